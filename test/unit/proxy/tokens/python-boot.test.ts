@@ -15,7 +15,9 @@ function editedModules(folder: string): Record<string, URL> {
     const source = readFileSync(join(FOLDER, `${name}.py`), 'utf8')
     writeFileSync(
       path,
-      source.replace('tagged("text"', 'tagged("edited"').replace('"reasoning_content"', '"edited"'),
+      source
+        .replace('serialize_reply("text"', 'serialize_reply("edited"')
+        .replace('"reasoning_content"', '"edited"'),
     )
     return [name, pathToFileURL(path)] as const
   })

@@ -21,8 +21,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from harmony import HarmonyTemplate
-from specialize import CLOCK, Opaque, Slot, Tracing, Unspecializable, put_slots, specialization
-from template_messages import Damaged, Unsupported, find_needs, template_messages
+from specialize import CLOCK, Opaque, Slot, Tracing, Unspecializable, put_slots, to_specialization
+from template_messages import Damaged, Unsupported, find_needs, to_template_messages
 from template_words import find_words
 
 
@@ -59,7 +59,7 @@ def refuse_underscore(name):
 
 
 class GuardedDict:
-    """`dict` for templates: what makes dictionaries, without the type's other attributes."""
+    """`dict` for templates: creates dictionaries, without the type's other attributes."""
 
     def __call__(self, *args, **kwargs):
         return dict(*args, **kwargs)
@@ -96,7 +96,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return known
 
     def getattr(self, obj, attribute):
-        # A field of a message that no method of dictionaries hides: the error of looking for one first is what costs.
+        # A field of a message that no method of dictionaries hides: looking up an attribute first would be slow.
         if type(obj) is dict and attribute not in DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
@@ -106,26 +106,26 @@ class TracingSandbox(Tracing, Sandbox):
     """Renders a template with opaque values in place of contents."""
 
 
-# A template may make up names without end.
+# A template may generate any number of names.
 MAX_KNOWN_SAFE = 4096
 
 DICT_ATTRIBUTES = frozenset(dir(dict))
 
 
 class ChatTemplate:
-    """One template, compiled, with what it was found to take."""
+    """A compiled template and its needs."""
 
     def __init__(self, source, special_tokens):
         self.now = None
         self.source = source
         self.special_tokens = special_tokens
-        environment = self.environment(Sandbox, self.strftime_now)
+        environment = self.create_environment(Sandbox, self.strftime_now)
         self.template = environment.from_string(source)
         syntax_tree = environment.parse(source)
         self.needs = find_needs(syntax_tree, self.try_to_render)
         self.words = find_words(syntax_tree)
 
-    def environment(self, sandbox, strftime_now):
+    def create_environment(self, sandbox, strftime_now):
         environment = sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
         )
@@ -138,19 +138,19 @@ class ChatTemplate:
         )
         return environment
 
-    def tracing(self):
-        """This template, for opaque contents. The date is one of them, but no condition may depend on it."""
+    def create_tracing(self):
+        """Returns this template for opaque contents. The date is one of them, but no condition may depend on it."""
         traced = copy(self)
         traced.conditions = {}
         date = lambda format: Opaque([Slot(CLOCK, (), traced.strftime_now(format))], traced.conditions)
-        traced.template = self.environment(TracingSandbox, date).from_string(self.source)
+        traced.template = self.create_environment(TracingSandbox, date).from_string(self.source)
         return traced
 
     def strftime_now(self, format):
         return (self.now or datetime.now()).strftime(format)
 
-    def prepared(self, messages):
-        return template_messages(messages, self.needs)
+    def prepare(self, messages):
+        return to_template_messages(messages, self.needs)
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
         # The request itself cannot be replaced by variables; special tokens can.
@@ -161,14 +161,14 @@ class ChatTemplate:
         return self.template.render(**variables)
 
     def try_to_render(self, messages):
-        """Nothing, if the template fails."""
+        """Returns an empty text if the template fails."""
         try:
             return self.render(messages, None, None, False, {})
         except Exception:
             return ""
 
 
-# Stands behind the text that is to be continued, as in transformers: a template that trims takes the space as well.
+# Follows the text that is to be continued, as in transformers: a template that trims removes the space as well.
 FINAL_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -184,7 +184,7 @@ def tag_final_text(messages):
     texts[-1]["text"] += FINAL_TAG
 
 
-def text_before_tag(text):
+def find_text_before_tag(text):
     end = text.rfind(FINAL_TAG.strip())
     if end == -1:
         raise TemplateError("the final message, which is to be continued, is not in the prompt")
@@ -195,31 +195,31 @@ def parse_if_text(value):
     return json.loads(value) if isinstance(value, str) else value
 
 
-def parsed(value):
+def parse_json(value):
     """@param value JSON, or JavaScript's bytes of it"""
     return json.loads(value if isinstance(value, str) else value.to_bytes())
 
 
-def time_in(options):
+def get_time(options):
     now = options.get("now_s")
     return None if now is None else datetime.fromtimestamp(now)
 
 
-# Python looks for circles that nothing refers to after so many new objects. A render leaves none, and the looking would be
-# half of the time that a long one takes.
+# The number of new objects after which Python collects cyclic garbage. A render creates none, and collections would take
+# half of the time of a long one.
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 
 def open_template(source, special_tokens):
-    """@param special_tokens JSON: text by name, `bos_token` and its like"""
-    return settled(ChatTemplate(source, json.loads(special_tokens)))
+    """@param special_tokens JSON object of texts by name, such as `bos_token`"""
+    return settle(ChatTemplate(source, json.loads(special_tokens)))
 
 
 def open_harmony():
-    return settled(HarmonyTemplate())
+    return settle(HarmonyTemplate())
 
 
-def settled(template):
+def settle(template):
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     # Existing objects stay, and are not collected again.
     gc.freeze()
@@ -235,14 +235,14 @@ def get_words(template):
 
 
 @functools.lru_cache(maxsize=4)
-def tracing_template(template):
-    return template.tracing()
+def get_tracing_template(template):
+    return template.create_tracing()
 
 
 TOO_MUCH_MEMORY = "it takes too much memory"
 
 
-def tagged(name, value):
+def serialize_reply(name, value):
     """Serializes a reply. Characters are not escaped, because long prompts cross to JavaScript this way."""
     return json.dumps({name: value}, ensure_ascii=False)
 
@@ -252,21 +252,21 @@ def specialize(template, messages, tools, options, paths):
     contents. @return JSON: `{"specialization": …}`, `{"damaged": …}` as `render`, or `{}` if there is none"""
     try:
         variables = json.loads(options)
-        traced = tracing_template(template)
+        traced = get_tracing_template(template)
         traced.conditions = {}
-        traced.now = time_in(variables)
-        slotted = parsed(messages)
+        traced.now = get_time(variables)
+        slotted = parse_json(messages)
         put_slots(slotted, json.loads(paths), traced.conditions)
         text = traced.render(
-            traced.prepared(slotted),
-            parsed(tools),
+            traced.prepare(slotted),
+            parse_json(tools),
             parse_if_text(variables.get("documents")),
             variables["add_generation_prompt"],
             parse_if_text(variables.get("kwargs")) or {},
         )
-        return tagged("specialization", specialization(text, traced.conditions))
+        return serialize_reply("specialization", to_specialization(text, traced.conditions))
     except MemoryError:
-        return tagged("damaged", TOO_MUCH_MEMORY)
+        return serialize_reply("damaged", TOO_MUCH_MEMORY)
     except (Exception, Unspecializable):
         return "{}"
 
@@ -277,25 +277,25 @@ def render(template, messages, tools, options):
     `damaged`, the reason why this Python must not be used again"""
     try:
         variables = json.loads(options)
-        template.now = time_in(variables)
-        prepared = template.prepared(parsed(messages))
+        template.now = get_time(variables)
+        prepared = template.prepare(parse_json(messages))
         continues = variables.get("continue_final_message", False)
         if continues:
             tag_final_text(prepared)
         text = template.render(
             prepared,
-            parsed(tools),
+            parse_json(tools),
             parse_if_text(variables.get("documents")),
             variables["add_generation_prompt"],
             parse_if_text(variables.get("kwargs")) or {},
         )
-        return tagged("text", text_before_tag(text) if continues else text)
+        return serialize_reply("text", find_text_before_tag(text) if continues else text)
     except Unsupported as refusal:
         kind, path = refusal.args
-        return tagged("unsupported", {"type": kind, "path": path})
+        return serialize_reply("unsupported", {"type": kind, "path": path})
     except Damaged as damage:
-        return tagged("damaged", str(damage))
+        return serialize_reply("damaged", str(damage))
     except MemoryError:
-        return tagged("damaged", TOO_MUCH_MEMORY)
+        return serialize_reply("damaged", TOO_MUCH_MEMORY)
     except Exception as error:
-        return tagged("refusal", str(error) or type(error).__name__)
+        return serialize_reply("refusal", str(error) or type(error).__name__)

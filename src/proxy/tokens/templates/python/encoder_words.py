@@ -1,6 +1,6 @@
-"""The words that a model's encoder looks for in what messages say; `template_words.py` finds those of a template.
+"""Finds the words that a model's encoder searches for in messages; `template_words.py` finds those of a template.
 
-Only functions that the entry point may reach are read: DeepSeek's file reads completions, too.
+Only functions that the entry point may call are read: DeepSeek's file also parses completions.
 """
 
 import ast
@@ -11,13 +11,13 @@ from template_words import ANY, SEARCHES
 def find_words(module, entry_point):
     """@returns the words that a text may have in it, and those that it may be as a whole"""
     search = WordSearch(find_constants(module))
-    for function in reachable(module, entry_point):
+    for function in find_reachable(module, entry_point):
         search.visit(function)
     return {"inside": sorted(search.inside), "whole": sorted(search.whole - {""})}
 
 
 def find_constants(module):
-    """Each name that a text is assigned to, once."""
+    """Returns the texts that are assigned to module-level names."""
     found = {}
     for statement in module.body:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Constant):
@@ -28,7 +28,7 @@ def find_constants(module):
     return found
 
 
-def reachable(module, entry_point):
+def find_reachable(module, entry_point):
     defined = {
         node.name: node
         for node in module.body
@@ -66,11 +66,11 @@ class WordSearch(ast.NodeVisitor):
             for item in whole.elts:
                 self.read_equality(part, item)
             return
-        # A name that is looked up is one of a list or a dictionary; a text is looked for by what it says.
+        # Names are looked up in lists and dictionaries; only constant texts are searched for in other texts.
         self.inside.update(word for word in self.list_texts(part) if word is not ANY)
 
     def read_equality(self, text, other):
-        """A slice of a text that is a word is in the text."""
+        """A slice that equals a word means that the word is inside the text."""
         if isinstance(other, ast.Constant) and isinstance(other.value, str):
             is_slice = isinstance(text, ast.Subscript) and isinstance(text.slice, ast.Slice)
             (self.inside if is_slice and other.value else self.whole).add(other.value)

@@ -1,9 +1,9 @@
-"""gpt-oss's prompts as OpenAI's harmony library writes them, and not the model's chat template.
+"""Writes gpt-oss's prompts as OpenAI's harmony library does, not as the model's chat template does.
 
 The text is that of openai-harmony 0.0.8 (`src/encoding.rs`: `Render`, `template_tools_section`,
-`json_schema_to_typescript`), and what the messages of a chat are in harmony is vLLM's rule (0.33,
-`vllm/entrypoints/openai/parser/harmony_utils.py`), which renders chats of gpt-oss so whatever template the model brings.
-A test compares both with that library on random conversations.
+`json_schema_to_typescript`). Messages are converted by vLLM's rule (0.33,
+`vllm/entrypoints/openai/parser/harmony_utils.py`), which uses no chat template for gpt-oss. A test compares both with that
+library on random conversations.
 """
 
 import json
@@ -14,17 +14,17 @@ from jinja2 import TemplateError
 from template_messages import REASONING_FIELDS, Needs, to_parts
 from template_words import NO_WORDS
 
-# What the model's own template has in these places, too.
+# The same values as in the model's own template.
 MODEL_IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
 EFFORTS = ("low", "medium", "high")
 
-# Content is text; arguments are what the model wrote.
+# Content is text; arguments are the text that the model sampled.
 NEEDS = Needs(True, False, True, True, False, True, True)
 
 
 class HarmonyTemplate:
-    """In the place of a compiled template."""
+    """Replaces a compiled template."""
 
     needs = NEEDS
     words = NO_WORDS
@@ -32,44 +32,44 @@ class HarmonyTemplate:
     def __init__(self):
         self.now = None
 
-    def prepared(self, messages):
-        """Each with its content as one text, where it is not null."""
-        return [prepared_message(message, f"messages.{at}") for at, message in enumerate(messages)]
+    def prepare(self, messages):
+        """Converts the content of each message to one text, unless it is null."""
+        return [prepare_message(message, f"messages.{at}") for at, message in enumerate(messages)]
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
         if kwargs.get("builtin_tools"):
             raise TemplateError("builtin_tools are in the model's own template only")
         instructions, talk = cut_instructions(messages)
-        rendered = [system_message(kwargs, self.now or datetime.now(), bool(tools))]
+        rendered = [format_system_message(kwargs, self.now or datetime.now(), bool(tools))]
         if instructions or tools:
-            rendered.append(developer_message(instructions, tools))
-        rendered.extend(without_old_analysis(pair_with_channels(talk)))
+            rendered.append(format_developer_message(instructions, tools))
+        rendered.extend(drop_old_analysis(pair_with_channels(talk)))
         return "".join(rendered) + ("<|start|>assistant" if add_generation_prompt else "")
 
 
-def prepared_message(message, path):
+def prepare_message(message, path):
     result = {name: value for name, value in message.items() if value is not None}
     if "content" in result:
-        # Parts stand one behind the other.
+        # Parts are concatenated.
         result["content"] = "".join(to_parts(result["content"], f"{path}.content", NEEDS))
     return result
 
 
 def cut_instructions(messages):
-    """A system or developer message that comes first is what the developer's message begins with."""
+    """Separates a leading system or developer message, whose content begins harmony's developer message."""
     if messages and messages[0].get("role") in ("system", "developer"):
         return messages[0].get("content"), messages[1:]
     return None, messages
 
 
 def pair_with_channels(messages):
-    """Pairs of a channel and a text, `final` of the assistant's answers and `analysis` of its reasoning."""
+    """Yields pairs of a channel and a text: `final` for the assistant's responses, `analysis` for its reasoning."""
     calls = [call for message in messages for call in get_calls(message)]
     names = {call.get("id"): call["function"].get("name", "") for call in calls}
     for message in messages:
         role, content = message.get("role"), message.get("content", "")
         if role == "assistant":
-            yield from assistant_messages(message, content)
+            yield from list_assistant_messages(message, content)
         elif role == "tool":
             name = names.get(message.get("tool_call_id"), "")
             yield None, f"<|start|>functions.{name} to=assistant<|channel|>commentary<|message|>{content}<|end|>"
@@ -78,22 +78,22 @@ def pair_with_channels(messages):
         elif role not in ("system", "developer"):
             raise TemplateError(f"harmony knows no role {role}")
         elif "content" in message:
-            yield None, developer_message(content, None)
+            yield None, format_developer_message(content, None)
 
 
-def assistant_messages(message, content):
+def list_assistant_messages(message, content):
     reasoning = next((message[name] for name in REASONING_FIELDS if name in message), None)
     calls = get_calls(message)
     if calls and content:
-        yield "commentary", assistant_message("commentary", content)
+        yield "commentary", format_assistant_message("commentary", content)
     if reasoning:
-        yield "analysis", assistant_message("analysis", reasoning)
+        yield "analysis", format_assistant_message("analysis", reasoning)
     if not calls and content:
-        yield "final", assistant_message("final", content)
+        yield "final", format_assistant_message("final", content)
     for call in calls:
         function = call["function"]
         head = f"<|start|>assistant to=functions.{function.get('name', '')}<|channel|>commentary json"
-        yield "commentary", f"{head}<|message|>{written(function.get('arguments'))}<|call|>"
+        yield "commentary", f"{head}<|message|>{format_arguments(function.get('arguments'))}<|call|>"
 
 
 def get_calls(message):
@@ -101,24 +101,24 @@ def get_calls(message):
     return [call for call in calls if isinstance(call.get("function"), dict)] if isinstance(calls, list) else []
 
 
-def written(arguments):
+def format_arguments(arguments):
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def assistant_message(channel, text):
+def format_assistant_message(channel, text):
     return f"<|start|>assistant<|channel|>{channel}<|message|>{text}<|end|>"
 
 
-def without_old_analysis(pairs):
-    """Reasoning is for the answer that it leads to: what comes before the last one is dropped."""
+def drop_old_analysis(pairs):
+    """Drops the reasoning before the last final response."""
     pairs = list(pairs)
     last_final = max((at for at, (channel, _) in enumerate(pairs) if channel == "final"), default=-1)
     return [text for at, (channel, text) in enumerate(pairs) if channel != "analysis" or at > last_final]
 
 
-def system_message(kwargs, now, has_tools):
+def format_system_message(kwargs, now, has_tools):
     effort = kwargs.get("reasoning_effort") or "medium"
     if effort not in EFFORTS:
         raise TemplateError(f"reasoning_effort is {effort}, and harmony knows {', '.join(EFFORTS)}")
@@ -128,50 +128,51 @@ def system_message(kwargs, now, has_tools):
         channels += "\nCalls to these tools must go to the commentary channel: 'functions'."
     dates = f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}\nCurrent date: {now.strftime('%Y-%m-%d')}"
     sections = [f"{identity}\n{dates}", f"Reasoning: {effort}", channels]
-    return f"<|start|>system<|message|>{joined(sections)}<|end|>"
+    return f"<|start|>system<|message|>{join_sections(sections)}<|end|>"
 
 
-def developer_message(instructions, tools):
+def format_developer_message(instructions, tools):
     sections = [] if instructions is None else ["# Instructions", instructions]
     if tools:
-        sections += ["# Tools", tool_namespace([tool.get("function") or {} for tool in tools])]
-    return f"<|start|>developer<|message|>{joined(sections)}<|end|>"
+        sections += ["# Tools", format_tool_namespace([tool.get("function") or {} for tool in tools])]
+    return f"<|start|>developer<|message|>{join_sections(sections)}<|end|>"
 
 
-def joined(sections):
+def join_sections(sections):
     return "\n\n".join(sections)
 
 
-def tool_namespace(functions):
+def format_tool_namespace(functions):
     lines = ["## functions\n", "namespace functions {\n"]
     for function in functions:
         lines += [f"// {line}" for line in split_lines(function.get("description") or "")]
         parameters = function.get("parameters")
-        taken = "()" if parameters is None else f"(_: {typescript(parameters, '')})"
+        taken = "()" if parameters is None else f"(_: {to_typescript(parameters, '')})"
         lines.append(f"type {function.get('name', '')} = {taken} => any;\n")
     return "\n".join([*lines, "} // namespace functions"])
 
 
 def split_lines(text):
-    """As Rust's `str::lines`: a carriage return goes with the line feed behind it, and no empty line is last."""
+    """Splits as Rust's `str::lines`: a carriage return before a line feed is removed, and no last line is empty."""
     *ended, last = text.split("\n")
     lines = [line.removesuffix("\r") for line in ended]
     return lines if last == "" else [*lines, last]
 
 
-def typescript(schema, indent):
-    """A JSON schema as the type that the model was trained to read."""
+def to_typescript(schema, indent):
+    """Converts a JSON schema to the type notation that the model was trained on."""
     schema = schema if isinstance(schema, dict) else {}
     variants, kinds = schema.get("oneOf"), schema.get("type")
     if isinstance(variants, list):
-        return "".join(f"\n{indent} | {nullable(variant, indent + '   ')}{trailing(variant)}" for variant in variants)
+        types = [(to_nullable_type(variant, indent + "   "), format_trailing_comment(variant)) for variant in variants]
+        return "".join(f"\n{indent} | {type_text}{comment}" for type_text, comment in types)
     if isinstance(kinds, list):
         names = ["number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)]
         if names:
             return " | ".join(names)
     match kinds:
         case "object":
-            return object_type(schema, indent)
+            return to_object_type(schema, indent)
         case "string":
             choices = schema.get("enum")
             texts = [f'"{choice}"' for choice in choices if isinstance(choice, str)] if isinstance(choices, list) else []
@@ -181,23 +182,23 @@ def typescript(schema, indent):
         case "boolean":
             return "boolean"
         case "array":
-            return f"{typescript(schema['items'], indent)}[]" if "items" in schema else "Array<any>"
+            return f"{to_typescript(schema['items'], indent)}[]" if "items" in schema else "Array<any>"
         case _:
             return "any"
 
 
-def object_type(schema, indent):
+def to_object_type(schema, indent):
     description, properties, required = (schema.get(name) for name in ("description", "properties", "required"))
     required = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     head = f"{indent}// {description}\n" if isinstance(description, str) else ""
     lines = [
-        property_lines(name, value if isinstance(value, dict) else {}, "" if name in required else "?", indent)
+        format_property(name, value if isinstance(value, dict) else {}, "" if name in required else "?", indent)
         for name, value in (properties.items() if isinstance(properties, dict) else [])
     ]
     return head + "{\n" + "".join(lines) + indent + "}"
 
 
-def property_lines(name, schema, optional, indent):
+def format_property(name, schema, optional, indent):
     title, description, examples = (schema.get(field) for field in ("title", "description", "examples"))
     text = f"{indent}// {title}\n{indent}//\n" if isinstance(title, str) else ""
     if isinstance(description, str) and "oneOf" not in schema:
@@ -206,12 +207,12 @@ def property_lines(name, schema, optional, indent):
         shown = [f'{indent}// - "{example}"\n' for example in examples if isinstance(example, str)]
         text += f"{indent}// Examples:\n" + "".join(shown)
     if isinstance(schema.get("oneOf"), list):
-        return text + union_lines(name, schema, optional, indent)
+        return text + format_union(name, schema, optional, indent)
     default = "" if "oneOf" in schema or "default" not in schema else f" // {format_default(schema)}"
-    return text + f"{indent}{name}{optional}: {nullable(schema, indent + '    ')},{default}\n"
+    return text + f"{indent}{name}{optional}: {to_nullable_type(schema, indent + '    ')},{default}\n"
 
 
-def union_lines(name, schema, optional, indent):
+def format_union(name, schema, optional, indent):
     """The description is above the name, unless the first variant has the same."""
     variants, description = schema["oneOf"], schema.get("description")
     described = [variant if isinstance(variant, dict) else {} for variant in variants]
@@ -226,17 +227,17 @@ def union_lines(name, schema, optional, indent):
         is_told = isinstance(own, str) and own != description and not (at == 0 and is_above)
         notes = ([own] if is_told else []) + ([format_default(variant)] if "default" in variant else [])
         behind = f" // {' '.join(notes)}" if notes else ""
-        text += f"{indent} | {nullable(variant, indent + '   ')}{behind}\n"
+        text += f"{indent} | {to_nullable_type(variant, indent + '   ')}{behind}\n"
     return text + f"{indent},\n"
 
 
-def nullable(schema, indent):
-    text = typescript(schema, indent)
+def to_nullable_type(schema, indent):
+    text = to_typescript(schema, indent)
     is_nullable = isinstance(schema, dict) and schema.get("nullable") is True
     return f"{text} | null" if is_nullable and "null" not in text else text
 
 
-def trailing(variant):
+def format_trailing_comment(variant):
     if not isinstance(variant, dict):
         return ""
     description = variant.get("description")
@@ -245,14 +246,14 @@ def trailing(variant):
         default = variant["default"]
         # Here, and here only, a default among choices is quoted as JSON.
         is_choice = isinstance(default, str) and has_choices(variant)
-        notes.append(f"default: {as_json(default)}" if is_choice else format_default(variant))
+        notes.append(f"default: {to_json(default)}" if is_choice else format_default(variant))
     return f" // {' '.join(notes)}" if notes else ""
 
 
 def format_default(schema):
     default = schema["default"]
     if not isinstance(default, str):
-        return f"default: {as_json(default)}"
+        return f"default: {to_json(default)}"
     return f"default: {default}" if has_choices(schema) else f'default: "{default}"'
 
 
@@ -261,24 +262,24 @@ def has_choices(schema):
     return isinstance(choices, list) and len(choices) > 0
 
 
-def as_json(value):
-    """As Rust's `serde_json` writes it."""
+def to_json(value):
+    """Serializes as Rust's `serde_json` does."""
     match value:
         case bool() | None | str():
             return json.dumps(value, ensure_ascii=False)
         case dict():
-            return "{" + ",".join(f"{as_json(name)}:{as_json(inner)}" for name, inner in value.items()) + "}"
+            return "{" + ",".join(f"{to_json(name)}:{to_json(inner)}" for name, inner in value.items()) + "}"
         case list():
-            return "[" + ",".join(map(as_json, value)) + "]"
+            return "[" + ",".join(map(to_json, value)) + "]"
         case int() if -(2**63) <= value < 2**64:
             return str(value)
         case _:
-            return as_float(value)
+            return format_float(value)
 
 
-def as_float(value):
-    """With Python's digits, and the exponent from other sizes on."""
-    value = reread(json.dumps(value))
+def format_float(value):
+    """Formats a number with Python's digits, and with an exponent at Rust's thresholds."""
+    value = round_as_serde(json.dumps(value))
     sign = "-" if str(value).startswith("-") else ""
     mantissa, _, exponent = str(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
@@ -296,8 +297,8 @@ def as_float(value):
     return f"{sign}{digits[:point].ljust(point, '0')}.{digits[point:] or '0'}"
 
 
-def reread(text):
-    """`serde_json` reads a number faster than exactly: the last bit may be another. Its way, step by step."""
+def round_as_serde(text):
+    """Parses as `serde_json` does, whose result may differ from the exact one in the last bit."""
     mantissa, _, scale = text.lstrip("-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     significand, exponent = 0, int(scale or 0) - len(fraction)

@@ -5,8 +5,8 @@ whose own code needs native modules, in the mode in which vLLM calls it (`vllm/t
 are cut to their last nine characters. Names and schemas of tools are not checked here. Where mistral-common would reject
 earlier reasoning, because the tokenizer has no tokens for it, the reasoning is left out.
 
-This file is run as a model's encoder is (`model_encoder.py`), with assignments behind it that replace the constants by those
-of the model's file (`mistral-encoder.ts`).
+This file runs as a model's encoder (`model_encoder.py`); appended assignments replace the constants by those of the model's
+file (`mistral-encoder.ts`).
 """
 
 import json
@@ -16,13 +16,13 @@ import re
 VERSION = 13
 # Whether the tokenizer has tokens for reasoning.
 HAS_THINKING = True
-# What `reasoning_effort` may be, from version 15 on, and what it is by default. None: prompts do not state it.
+# The values of `reasoning_effort`, from version 15 on, and the default. None: prompts do not state it.
 EFFORTS = ()
 DEFAULT_EFFORT = None
-# Between the text parts of a content.
+# The separator of a content's text parts.
 PART_SEPARATOR = "\n\n"
 
-# What stands between the texts of messages that become one.
+# The separator of the texts of merged messages.
 MESSAGE_SEPARATOR = "\n\n"
 
 # The roles of a message's successor.
@@ -40,53 +40,53 @@ class Segment:
         self.allow_special = allow_special
 
 
-def special(token):
+def create_special(token):
     return Segment(token, True)
 
 
-def plain(text):
+def create_plain(text):
     return Segment(text, False)
 
 
 def build_chat_segments(messages, tools, *, reasoning_effort, **_):
-    messages = [as_given(message) for message in messages]
+    messages = [read_message(message) for message in messages]
     check_order(messages)
     check_results(messages)
-    merged = normalized(messages)
+    merged = normalize(messages)
     users = [at for at, message in enumerate(merged) if message["role"] == "user"]
     # Tools and settings come before the first question or, up to version 11, before the last one.
     at_settings = (users[0] if VERSION >= 13 else users[-1]) if users else None
-    segments = [special("<s>")]
+    segments = [create_special("<s>")]
     for at, message in enumerate(merged):
         if at == at_settings:
-            segments += of_tools(tools) + of_settings(reasoning_effort)
+            segments += write_tools(tools) + write_settings(reasoning_effort)
         segments += WRITERS[message["role"]](message)
     return segments
 
 
-def as_given(message):
+def read_message(message):
     role = "system" if message["role"] == "developer" else message["role"]
     if role not in SUCCESSORS:
         raise ValueError(f"Unknown message role: {role}")
     given = {"role": role, "content": message.get("content") or ""}
     if role == "assistant":
-        given["tool_calls"] = [as_call(call) for call in message.get("tool_calls") or []]
+        given["tool_calls"] = [read_call(call) for call in message.get("tool_calls") or []]
         if HAS_THINKING and message.get("reasoning") is not None:
             given["reasoning"] = message["reasoning"]
         if VERSION < 7 and bool(given["content"]) == bool(given["tool_calls"]):
             raise ValueError("Assistant message must have either content or tool_calls, but not both.")
     if role == "tool":
-        given["tool_call_id"] = as_call_id(message.get("tool_call_id"))
+        given["tool_call_id"] = shorten_call_id(message.get("tool_call_id"))
     return given
 
 
-def as_call(call):
+def read_call(call):
     function = call["function"]
     arguments = parse_or_keep(function.get("arguments") or "{}")
-    return {"name": function["name"], "arguments": arguments, "id": as_call_id(call.get("id", "null"))}
+    return {"name": function["name"], "arguments": arguments, "id": shorten_call_id(call.get("id", "null"))}
 
 
-def as_call_id(call_id):
+def shorten_call_id(call_id):
     if not call_id or call_id == "null":
         raise ValueError("Tool call id has to be defined.")
     shortened = call_id[-9:]
@@ -96,7 +96,7 @@ def as_call_id(call_id):
 
 
 def parse_or_keep(text):
-    """The value of JSON text; other text is a value itself."""
+    """Parses JSON; other text is returned as it is."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -136,18 +136,18 @@ def check_result(call_id, expected, seen):
         raise ValueError(f"Unexpected tool call id {call_id} in tool results")
 
 
-def normalized(messages):
-    """Neighboring messages of a user or of the assistant are one; results are in the order of their calls."""
+def normalize(messages):
+    """Merges neighboring messages of a user or of the assistant, and sorts results in the order of their calls."""
     merged, calls = [], []
-    for group in grouped(messages):
+    for group in group_by_role(messages):
         role = group[0]["role"]
         if role == "user":
-            merged.append({"role": role, "content": joined(message["content"] for message in group)})
+            merged.append({"role": role, "content": join_texts(message["content"] for message in group)})
         elif role == "assistant":
-            merged.append(joined_answers(group))
+            merged.append(join_assistant_messages(group))
             calls += [call["id"] for call in merged[-1]["tool_calls"]]
         elif role == "tool":
-            merged += in_order(group, calls)
+            merged += sort_results(group, calls)
             calls = []
         elif VERSION >= 7:
             merged += group
@@ -155,10 +155,10 @@ def normalized(messages):
         return merged
     if not merged or merged[0]["role"] != "user":
         merged.insert(0, {"role": "user", "content": ""})
-    return with_instructions(merged, [message["content"] for message in messages if message["role"] == "system"])
+    return add_instructions(merged, [message["content"] for message in messages if message["role"] == "system"])
 
 
-def grouped(messages):
+def group_by_role(messages):
     groups = []
     for message in messages:
         if groups and groups[-1][0]["role"] == message["role"]:
@@ -168,12 +168,12 @@ def grouped(messages):
     return groups
 
 
-def joined(texts):
+def join_texts(texts):
     return MESSAGE_SEPARATOR.join(text for text in texts if text)
 
 
-def joined_answers(group):
-    """Texts that follow each other are one. Each chunk is the kind and a list of texts."""
+def join_assistant_messages(group):
+    """Merges consecutive texts. Each chunk is a kind and a list of texts."""
     chunks = []
     for message in group:
         if "reasoning" in message:
@@ -188,16 +188,16 @@ def joined_answers(group):
     return {"role": "assistant", "chunks": chunks, "tool_calls": calls}
 
 
-def in_order(results, calls):
+def sort_results(results, calls):
     if VERSION < 11:
         return results
     places = {call_id: at for at, call_id in enumerate(calls)}
     return sorted(results, key=lambda result: places.get(result["tool_call_id"], len(places)))
 
 
-def with_instructions(messages, instructions):
+def add_instructions(messages, instructions):
     """Up to version 3, the last question begins with the system's messages."""
-    rules = joined(instructions)
+    rules = join_texts(instructions)
     if not rules:
         return messages
     last = max(at for at, message in enumerate(messages) if message["role"] == "user")
@@ -205,13 +205,14 @@ def with_instructions(messages, instructions):
     return [*messages[:last], {"role": "user", "content": content}, *messages[last + 1 :]]
 
 
-def of_tools(tools):
+def write_tools(tools):
     if not tools:
         return []
-    return [special("[AVAILABLE_TOOLS]"), plain(as_json([as_tool(tool) for tool in tools])), special("[/AVAILABLE_TOOLS]")]
+    listed = to_json([describe_tool(tool) for tool in tools])
+    return [create_special("[AVAILABLE_TOOLS]"), create_plain(listed), create_special("[/AVAILABLE_TOOLS]")]
 
 
-def as_tool(tool):
+def describe_tool(tool):
     function = tool["function"]
     described = {
         "name": function["name"],
@@ -221,63 +222,63 @@ def as_tool(tool):
     return {"type": "function", "function": described}
 
 
-def of_settings(effort):
+def write_settings(effort):
     if not EFFORTS:
         return []
     chosen = DEFAULT_EFFORT if effort is None else effort
     if chosen not in EFFORTS:
         raise ValueError(f"reasoning_effort should be one of {', '.join(EFFORTS)}, got {chosen}.")
-    settings = as_json({"reasoning_effort": chosen})
-    return [special("[MODEL_SETTINGS]"), plain(settings), special("[/MODEL_SETTINGS]")]
+    settings = to_json({"reasoning_effort": chosen})
+    return [create_special("[MODEL_SETTINGS]"), create_plain(settings), create_special("[/MODEL_SETTINGS]")]
 
 
-def of_user(message):
-    return [special("[INST]"), plain(message["content"]), special("[/INST]")]
+def write_user(message):
+    return [create_special("[INST]"), create_plain(message["content"]), create_special("[/INST]")]
 
 
-def of_system(message):
-    return [special("[SYSTEM_PROMPT]"), plain(message["content"]), special("[/SYSTEM_PROMPT]")]
+def write_system(message):
+    return [create_special("[SYSTEM_PROMPT]"), create_plain(message["content"]), create_special("[/SYSTEM_PROMPT]")]
 
 
-def of_tool(message):
+def write_tool(message):
     call_id, content = message["tool_call_id"], message["content"]
     if VERSION < 7:
-        parts = [plain(as_json({"content": parse_or_keep(content or "{}"), "call_id": call_id}))]
+        parts = [create_plain(to_json({"content": parse_or_keep(content or "{}"), "call_id": call_id}))]
     elif VERSION < 13:
-        parts = [plain(call_id), special("[TOOL_CONTENT]"), plain(content)]
+        parts = [create_plain(call_id), create_special("[TOOL_CONTENT]"), create_plain(content)]
     else:
-        parts = [plain(content)]
-    return [special("[TOOL_RESULTS]"), *parts, special("[/TOOL_RESULTS]")]
+        parts = [create_plain(content)]
+    return [create_special("[TOOL_RESULTS]"), *parts, create_special("[/TOOL_RESULTS]")]
 
 
-def of_assistant(message):
+def write_assistant(message):
     chunks = message["chunks"]
     has_reasoning = any(kind == "reasoning" for kind, _ in chunks)
     segments = []
     for kind, texts in chunks:
         text = MESSAGE_SEPARATOR.join(texts)
         if kind == "reasoning":
-            segments += [special("[THINK]"), plain(text), special("[/THINK]")]
+            segments += [create_special("[THINK]"), create_plain(text), create_special("[/THINK]")]
         else:
-            segments.append(plain(text if has_reasoning else text.rstrip(" ")))
-    return [*segments, *of_calls(message["tool_calls"]), special("</s>")]
+            segments.append(create_plain(text if has_reasoning else text.rstrip(" ")))
+    return [*segments, *write_calls(message["tool_calls"]), create_special("</s>")]
 
 
-def of_calls(calls):
+def write_calls(calls):
     if not calls:
         return []
     if VERSION < 11:
-        return [special("[TOOL_CALLS]"), plain(as_json(calls))]
+        return [create_special("[TOOL_CALLS]"), create_plain(to_json(calls))]
     segments = []
     for call in calls:
-        call_id = [special("[CALL_ID]"), plain(call["id"])] if VERSION < 13 else []
-        segments += [special("[TOOL_CALLS]"), plain(call["name"]), *call_id]
-        segments += [special("[ARGS]"), plain(as_json(call["arguments"]))]
+        call_id = [create_special("[CALL_ID]"), create_plain(call["id"])] if VERSION < 13 else []
+        segments += [create_special("[TOOL_CALLS]"), create_plain(call["name"]), *call_id]
+        segments += [create_special("[ARGS]"), create_plain(to_json(call["arguments"]))]
     return segments
 
 
-def as_json(value):
+def to_json(value):
     return json.dumps(value, ensure_ascii=False)
 
 
-WRITERS = {"user": of_user, "system": of_system, "tool": of_tool, "assistant": of_assistant}
+WRITERS = {"user": write_user, "system": write_system, "tool": write_tool, "assistant": write_assistant}

@@ -1,4 +1,4 @@
-"""A model's prompt encoder as its authors publish it, in the place of a chat template.
+"""A model's prompt encoder as its authors publish it, in place of a chat template.
 
 The encoder is a Python file that defines one of two functions:
 
@@ -7,7 +7,7 @@ The encoder is a Python file that defines one of two functions:
   are recognized in it (Kimi K3).
 
 It runs unmodified, once per prompt in a new module, so that it keeps no state. The process that runs this file is confined
-(`encoder-process.ts`); `confine` takes away what Python itself could reach of it.
+(`encoder-process.ts`); `confine` removes Python's access to it.
 
 How a chat becomes the function's arguments is vLLM's rule (0.33, `vllm/tokenizers/deepseek_v4.py`,
 `vllm/renderers/kimi_k3.py`), except that the tools belong to the leading system message in V3.2, too, as in the examples
@@ -24,7 +24,7 @@ from operator import is_
 from jinja2 import TemplateError
 
 from encoder_words import find_constants, find_words
-from template_messages import Damaged, Needs, find_roles, template_message, to_parts, with_late_systems
+from template_messages import Damaged, Needs, convert_late_systems, find_roles, to_parts, to_template_message
 
 # The module of an encoder's code.
 MODULE = "model_encoder_code"
@@ -33,13 +33,13 @@ MODULE = "model_encoder_code"
 # are replaced, as tokenizers do, so that no segment contains a mark.
 TEXT_MARK, SPECIAL_MARK = "\udc00", "\udc01"
 
-# What an encoder may import, with all that belongs to it.
+# The modules that an encoder may import.
 LIBRARY = (
     "__future__ abc base64 bisect collections collections.abc copy dataclasses datetime decimal enum fractions functools"
     " heapq itertools json math numbers operator re string textwrap typing unicodedata"
 ).split()
 
-# What the interpreter reports of an encoder's doings, and what it needs for definitions. All others are denied.
+# The audit events that an encoder may cause: execution and definitions. All others are denied.
 PERMITTED_EVENTS = frozenset(["compile", "exec", "builtins.id", "sys._getframemodulename"])
 
 # The attributes that `dataclasses` reads and writes to describe a class.
@@ -48,13 +48,13 @@ DESCRIBED = {
     "object.__setattr__": frozenset(["__doc__"]),
 }
 
-# Modules that lead out of Python, some of which are there before an encoder is.
+# Modules with access to JavaScript or memory, some of which are loaded before an encoder.
 BRIDGES = ("js", "pyodide_js", "pyodide", "_pyodide", "_pyodide_core", "ctypes", "_ctypes", "micropip")
 
-# More is no prompt that an engine takes.
+# No engine accepts a longer prompt.
 MAX_CHARS = 64 * 2**20
 
-# Every call is repeated until there were so many, then one in so many.
+# The number of first calls that are repeated to compare their results, and the interval of repetitions after them.
 REPEATED_FIRST = 8
 CALLS_A_REPEAT = 64
 
@@ -63,10 +63,10 @@ NEEDS = Needs(True, False, True, True, False, True, True)
 
 
 class ModelEncoder:
-    """In the place of a compiled template. A subclass is the interface of one function."""
+    """Replaces a compiled template. A subclass calls one kind of entry point."""
 
     entry_point = None
-    # Between the text parts of a content.
+    # The separator of a content's text parts.
     separator = "\n"
 
     def __init__(self, source):
@@ -77,54 +77,54 @@ class ModelEncoder:
         self.words = find_words(syntax_tree, self.entry_point)
         self.parameters = find_parameters(syntax_tree, self.entry_point)
         self.constants = find_constants(syntax_tree)
-        guarded(self.fresh)
-        self.needs = find_roles(NEEDS, self.shown)
+        run_guarded(self.load_function)
+        self.needs = find_roles(NEEDS, self.render_for_roles)
 
-    def shown(self, messages, needs):
-        """The text of messages for `find_roles`."""
+    def render_for_roles(self, messages, needs):
+        """Returns the text of messages for `find_roles`, an empty one if they are rejected."""
         try:
-            encoder_messages, arguments = self.build_arguments(self.prepared(messages, needs), None, True, {})
-            return self.called(encoder_messages, arguments)
+            encoder_messages, arguments = self.build_arguments(self.prepare(messages, needs), None, True, {})
+            return self.call_encoder(encoder_messages, arguments)
         except TemplateError:
             return ""
 
-    def fresh(self):
-        """The function, of a module that has run no other call."""
+    def load_function(self):
+        """Loads the function in a new module, which has run no other call."""
         module = types.ModuleType(MODULE)
         module.__dict__["__builtins__"] = BUILTINS
         exec(self.code, module.__dict__)
         return module.__dict__[self.entry_point]
 
-    def prepared(self, messages, needs=None):
+    def prepare(self, messages, needs=None):
         needs = needs or self.needs
         paths = [f"messages.{at}" for at in range(len(messages))]
-        prepared = [self.prepared_message(message, needs, path) for message, path in zip(messages, paths)]
-        return with_late_systems(prepared, needs)
+        prepared = [self.prepare_message(message, needs, path) for message, path in zip(messages, paths)]
+        return convert_late_systems(prepared, needs)
 
-    def prepared_message(self, message, needs, path):
+    def prepare_message(self, message, needs, path):
         parts = to_parts(message.get("content"), f"{path}.content", needs)
-        return template_message({**message, "content": self.separator.join(parts)}, needs, path)
+        return to_template_message({**message, "content": self.separator.join(parts)}, needs, path)
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
         encoder_messages, arguments = self.build_arguments(messages, tools, add_generation_prompt, kwargs)
-        text = self.called(encoder_messages, arguments)
+        text = self.call_encoder(encoder_messages, arguments)
         self.calls += 1
         if self.calls <= REPEATED_FIRST or self.calls % CALLS_A_REPEAT == 0:
-            repeated = self.called(encoder_messages, arguments)
+            repeated = self.call_encoder(encoder_messages, arguments)
             check_intact(LIBRARY_STATE)
             if repeated != text:
                 raise TemplateError("it returns another prompt for the same messages")
         return text
 
-    def called(self, messages, arguments):
-        text = guarded(lambda: self.to_text(self.fresh()(copied(messages), **copied(arguments))))
+    def call_encoder(self, messages, arguments):
+        text = run_guarded(lambda: self.to_text(self.load_function()(copy_value(messages), **copy_value(arguments))))
         if len(text) > MAX_CHARS:
             raise TemplateError(f"it returns more than {MAX_CHARS} characters")
         return text
 
 
 class TextEncoder(ModelEncoder):
-    """DeepSeek's."""
+    """The interface of DeepSeek's encoders."""
 
     entry_point = "encode_messages"
 
@@ -156,11 +156,11 @@ class TextEncoder(ModelEncoder):
         elif not self.has_efforts:
             arguments["drop_thinking"] = bool(messages) and messages[-1].get("role") == "user"
         known = {name: value for name, value in arguments.items() if name in self.parameters}
-        return with_tools(messages, tools), known
+        return add_tools(messages, tools), known
 
 
 class SegmentEncoder(ModelEncoder):
-    """Kimi's, and the proxy's own for Mistral (`mistral_encoder.py`)."""
+    """The interface of Kimi's encoder, and of the proxy's own for Mistral (`mistral_encoder.py`)."""
 
     entry_point = "build_chat_segments"
 
@@ -174,7 +174,7 @@ class SegmentEncoder(ModelEncoder):
             if type(text) is not str or type(allows_special) is not bool:
                 raise TemplateError("it returns a segment without a text and whether it allows special tokens")
         return "".join(
-            (SPECIAL_MARK if allows_special else TEXT_MARK) + without_surrogates(text)
+            (SPECIAL_MARK if allows_special else TEXT_MARK) + replace_surrogates(text)
             for text, allows_special in segments
         )
 
@@ -189,7 +189,7 @@ class SegmentEncoder(ModelEncoder):
             # Without an effort, Kimi K3's `apply_chat_template` passes the highest one.
             "thinking_effort": kwargs.get("thinking_effort", "max" if effort in (None, "none") else effort),
         }
-        # As the request has it, for the proxy's own encoder.
+        # The proxy's own encoder receives the effort of the request.
         if "reasoning_effort" in self.parameters:
             arguments["reasoning_effort"] = effort
         return messages, arguments
@@ -198,15 +198,15 @@ class SegmentEncoder(ModelEncoder):
 INTERFACES = {interface.entry_point: interface for interface in (TextEncoder, SegmentEncoder)}
 
 
-def without_surrogates(text):
-    """The text with U+FFFD in the place of unpaired surrogates."""
+def replace_surrogates(text):
+    """Replaces unpaired surrogates by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 # The first use imports the codec, which `confine` would deny.
-without_surrogates("\ud800")
+replace_surrogates("\ud800")
 
 
 def find_parameters(syntax_tree, entry_point):
@@ -216,8 +216,8 @@ def find_parameters(syntax_tree, entry_point):
     raise TemplateError(f"it defines no function {entry_point}")
 
 
-def with_tools(messages, tools):
-    """The tools belong to the leading system message, which is made up if there is none."""
+def add_tools(messages, tools):
+    """Adds the tools to the leading system message, which is created if there is none."""
     if not tools:
         return messages
     if messages and messages[0].get("role") in ("system", "developer"):
@@ -225,37 +225,37 @@ def with_tools(messages, tools):
     return [{"role": "system", "content": "", "tools": tools}, *messages]
 
 
-def copied(value):
-    """A copy that the encoder may change."""
+def copy_value(value):
+    """Returns a copy that the encoder may change."""
     if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
+        return {name: copy_value(item) for name, item in value.items()}
+    return [copy_value(item) for item in value] if isinstance(value, list) else value
 
 
-def guarded(call):
-    """What the encoder raises becomes an error of the template, unless it is a lack of memory."""
+def run_guarded(call):
+    """Calls the encoder. Its exceptions become errors of the template, except for a lack of memory."""
     try:
         return call()
     except (MemoryError, TemplateError):
         raise
     except BaseException as error:
         check_intact(INTERPRETER_STATE)
-        raise TemplateError(described(error)) from None
+        raise TemplateError(describe_error(error)) from None
     finally:
         check_intact(INTERPRETER_STATE)
 
 
-def described(error):
+def describe_error(error):
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:
         return "an error that cannot be shown"
 
 
-# What an encoder sees in the place of `builtins`.
+# An encoder's `builtins`.
 BUILTINS = {}
 
-# Pairs of the names of a module and their values, of what every call and what some calls are checked for.
+# Pairs of a module's dictionary and its values: those that are checked after each call, and after some calls.
 INTERPRETER_STATE = []
 LIBRARY_STATE = []
 
@@ -272,7 +272,7 @@ def check_intact(state):
 
 
 def confine():
-    """Leaves the standard library's computations. It cannot be undone in this interpreter."""
+    """Removes everything but the standard library's computations, for the life of this interpreter."""
     for name in LIBRARY:
         __import__(name)
     # Where `dataclasses` looks up the names in a class's annotations.
@@ -317,4 +317,4 @@ def open_encoder(source, entry_point):
     except TemplateError:
         raise
     except BaseException as error:
-        raise TemplateError(described(error)) from None
+        raise TemplateError(describe_error(error)) from None

@@ -1,8 +1,8 @@
-"""What transformers' parser of answers asks of PyPI's `regex`, on Python's own `re`: `regex` has no build for WebAssembly.
+"""The part of PyPI's `regex` that transformers' response parser uses, on Python's `re`: `regex` has no build for WebAssembly.
 
-Two things differ and are made equal. `\\w` and `\\s` are those of `regex`. And a search may be partial: where nothing
-matches, it tells from which place on the text may be the beginning of a match. For that, a pattern is rewritten so that
-the end of the text stands for all that has not come yet. `test/differential` compares what is read with both.
+Two differences are removed. `\\w` and `\\s` are those of `regex`. And a search may be partial: if nothing matches, it
+returns the position from which on the text may be the beginning of a match. For that, a pattern is rewritten so that the
+end of the text matches everything that may follow. `test/differential` compares the results of both.
 """
 
 import re
@@ -45,13 +45,13 @@ THE_REST = (MAX_REPEAT, (0, MAXREPEAT, [(IN, [(RANGE, (0, LAST))])]))
 
 SPACES = [code for code in range(0x3001) if chr(code).isspace() and not 0x1C <= code <= 0x1F]
 JOINERS = (0x200C, 0x200D)
-# Symbols that Unicode calls alphabetic.
+# Symbols that are alphabetic in Unicode.
 CIRCLED = ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
 CATEGORIES = frozenset(("Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "Pc"))
 
 
-def word_codes():
-    # Unicode has neither letters nor marks elsewhere.
+def list_word_codes():
+    # Unicode has no letters or marks elsewhere.
     for code in chain(range(0x40000), range(0xE0000, 0xE0200)):
         is_circled = any(first <= code <= last for first, last in CIRCLED)
         if unicodedata.category(chr(code)) in CATEGORIES or code in JOINERS or is_circled:
@@ -59,7 +59,7 @@ def word_codes():
 
 
 def to_sets(codes):
-    """What is in it, and what is not, as members of a set."""
+    """Returns the codes, and all others, as members of a set."""
     inside, outside, behind = [], [], 0
     for code in codes:
         if code == behind and inside:
@@ -73,7 +73,7 @@ def to_sets(codes):
 
 
 SPACE, NOT_SPACE = to_sets(SPACES)
-WORD, NOT_WORD = to_sets(word_codes())
+WORD, NOT_WORD = to_sets(list_word_codes())
 CLASSES = {
     CATEGORY_SPACE: SPACE,
     CATEGORY_NOT_SPACE: NOT_SPACE,
@@ -90,22 +90,22 @@ class Pattern:
     def __init__(self, source, flags):
         self.tree = _parser.parse(source, flags)
         self.flags = flags
-        self.whole = self.compiled(each_class(self.tree.data))
+        self.whole = self.compile_items(expand_classes(self.tree.data))
         self.groupindex = self.whole.groupindex
         self.start = None
 
-    def compiled(self, items):
-        return _compiler.compile(self.sequence(items), self.flags)
+    def compile_items(self, items):
+        return _compiler.compile(self.to_sequence(items), self.flags)
 
-    def sequence(self, items):
-        return nested(_parser.SubPattern(self.tree.state, items), self.tree.state)
+    def to_sequence(self, items):
+        return nest_sequences(_parser.SubPattern(self.tree.state, items), self.tree.state)
 
     def prepare(self):
-        """For partial searches. Raises Unsupported where they cannot be what they are with `regex`."""
+        """Prepares partial searches. Raises Unsupported if they cannot equal those of `regex`."""
         if self.start is None:
             if self.tree.state.flags & ~(re.UNICODE | re.DOTALL | re.VERBOSE | re.MULTILINE):
-                raise Unsupported("the pattern has flags that are not known here")
-            self.start = self.compiled([*each_class(beginnings(self.tree.data)), AT_END])
+                raise Unsupported("the pattern has flags that are not supported")
+            self.start = self.compile_items([*expand_classes(list_beginnings(self.tree.data)), AT_END])
 
     def search(self, text, start=0, partial=False):
         found = self.whole.search(text, start)
@@ -134,17 +134,17 @@ class Match:
         self.group, self.groupdict, self.partial = found.group, found.groupdict, partial
 
 
-def each_class(items):
-    """With the members of `\\w` and `\\s` in their place."""
-    return [mapped(item, each_class) if item[0] is not IN else (IN, members(item[1])) for item in items]
+def expand_classes(items):
+    """Replaces `\\w` and `\\s` by their members."""
+    return [map_items(item, expand_classes) if item[0] is not IN else (IN, list_members(item[1])) for item in items]
 
 
-def members(items):
+def list_members(items):
     return [member for item in items for member in (CLASSES.get(item[1], [item]) if item[0] is CATEGORY else [item])]
 
 
-def mapped(item, change):
-    """Changes what is inside of an item."""
+def map_items(item, change):
+    """Applies a change to the items inside of an item."""
     kind, value = item
     if kind is BRANCH:
         return (kind, (value[0], [change(list(one)) for one in value[1]]))
@@ -159,40 +159,40 @@ def mapped(item, change):
     return item
 
 
-def beginnings(items):
-    """What matches the beginnings of matches: at the end of the text, whatever comes next may still come."""
-    return [part for item in items for part in beginning(item)]
+def list_beginnings(items):
+    """Returns items that match the beginnings of matches: at the end of the text, the rest may still follow."""
+    return [part for item in items for part in list_beginning(item)]
 
 
-def beginning(item):
+def list_beginning(item):
     kind, value = item
     if kind in CHARACTERS or kind is AT:
-        return [either([item], [AT_END])]
+        return [create_branch([item], [AT_END])]
     if kind in (ASSERT, ASSERT_NOT):
         is_ahead = value[0] == 1
-        open_end = [(ASSERT, (1, [*beginnings(value[1]), AT_END])), THE_REST] if is_ahead else [AT_END]
-        return [either([item], open_end)]
+        open_end = [(ASSERT, (1, [*list_beginnings(value[1]), AT_END])), THE_REST] if is_ahead else [AT_END]
+        return [create_branch([item], open_end)]
     if kind in REPEATS and len(value[2]) == 1 and value[2][0][0] in CHARACTERS:
         least, most, part = value
         if least == 0:
             return [item]
-        return [either([item], [(MAX_REPEAT, (0, least - 1, part)), AT_END])]
+        return [create_branch([item], [(MAX_REPEAT, (0, least - 1, part)), AT_END])]
     if kind in (BRANCH, SUBPATTERN, ATOMIC_GROUP, *REPEATS):
-        return [mapped(item, beginnings)]
-    raise Unsupported(f"the pattern has {str(kind).lower()}, which is not known here")
+        return [map_items(item, list_beginnings)]
+    raise Unsupported(f"the pattern has {str(kind).lower()}, which is not supported")
 
 
-def either(*ways):
+def create_branch(*ways):
     return (BRANCH, (None, list(ways)))
 
 
-def nested(tree, state):
-    """Python's compiler takes sequences of its own type only."""
+def nest_sequences(tree, state):
+    """Converts sequences to the type that Python's compiler requires."""
 
-    def as_tree(items):
-        return nested(_parser.SubPattern(state, items), state)
+    def to_tree(items):
+        return nest_sequences(_parser.SubPattern(state, items), state)
 
-    tree.data = [mapped(item, as_tree) for item in tree.data]
+    tree.data = [map_items(item, to_tree) for item in tree.data]
     return tree
 
 

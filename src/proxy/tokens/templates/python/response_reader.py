@@ -1,8 +1,8 @@
-"""Reads answers by a model's `response_template`, with transformers' own parser.
+"""Parses responses by a model's `response_template`, with transformers' own parser.
 
-What is shown follows vLLM's adapter of the same parser (`vllm/parser/response_template.py`): the fields that it knows,
-calls as their regions close, a region that the end of the answer cuts read as it is. Here the white space at the ends
-of a field is left out in streams too, and a call that cannot be read is shown as it was written.
+The output follows vLLM's adapter of the same parser (`vllm/parser/response_template.py`): its fields, tool calls when their
+regions close, and the text of a region that the end of the response truncates. Unlike there, white space at the ends of a
+field is removed in streams, too, and a call that cannot be parsed is returned as text.
 """
 
 import json
@@ -12,8 +12,8 @@ from types import ModuleType
 FIELDS_OF_REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
-def stand_in(name, **members):
-    """For modules that transformers' parser imports and answers do not need."""
+def replace_module(name, **members):
+    """Replaces a module that transformers' parser imports, but does not need for responses."""
     module = ModuleType(name)
     vars(module).update(members)
     sys.modules[name] = module
@@ -28,18 +28,18 @@ class Logger:
 for known in [name for name in sys.modules if name.split(".")[0] == "transformers"]:
     del sys.modules[known]
 ARCHIVE = "/lib/wheel-2.whl/transformers"
-stand_in("transformers", __path__=[ARCHIVE])
-stand_in("transformers.utils", __path__=[f"{ARCHIVE}/utils"]).logging = stand_in(
+replace_module("transformers", __path__=[ARCHIVE])
+replace_module("transformers.utils", __path__=[f"{ARCHIVE}/utils"]).logging = replace_module(
     "transformers.utils.logging", get_logger=lambda name: Logger()
 )
-stand_in("transformers.utils.chat_template_utils", get_json_schema=None)
+replace_module("transformers.utils.chat_template_utils", get_json_schema=None)
 
 from transformers.utils.chat_parsing.response_parser import ResponseParser  # noqa: E402
 from transformers.utils.chat_parsing.response_templates import load_response_template  # noqa: E402
 
 
 def open_template(source):
-    """Raises what transformers raises, and ValueError for what cannot be shown to an agent."""
+    """Raises the errors of transformers, and ValueError for fields that agents' APIs do not have."""
     template = json.loads(source)
     load_response_template(template)
     fields = {name: {**field, "optional": True} for name, field in template["fields"].items()}
@@ -65,7 +65,7 @@ MAX_DEPTH = 1000
 
 
 def refuse_deep(text):
-    """Brackets in strings count as well: a text that is refused for them is shown, and not lost."""
+    """Rejects deeply nested text. Brackets in strings count as well; a rejected text is returned as content."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -76,22 +76,22 @@ def refuse_deep(text):
 
 
 class Regions(ResponseParser):
-    """Events also say what a region was written as, and a region that cannot be read ends in `region_malformed`."""
+    """Adds the text of a region to its events. A region that cannot be parsed ends in `region_malformed`."""
 
     def __init__(self, template, prefix, tools):
         self.region_start = self.body_start = 0
-        # What was there before the answer is no part of it.
+        # The prefix is not part of the response.
         self.prefix_end = sys.maxsize
         super().__init__(template, prefix=prefix, tools=tools)
         self.prefix_end = len(self._buffer)
 
-    def written(self, start, end):
+    def get_written_text(self, start, end):
         return self._buffer[max(start, self.prefix_end) : end]
 
     def _open_explicit(self, events, field, found):
         super()._open_explicit(events, field, found)
         self.region_start, self.body_start = found.start(), found.end()
-        events[-1]["written"] = self.written(found.start(), found.end())
+        events[-1]["written"] = self.get_written_text(found.start(), found.end())
 
     def _close_current(self, events):
         name, opened, body_end = self._current, self._opened, self.body_start + len(self._body)
@@ -103,17 +103,17 @@ class Regions(ResponseParser):
             self._reset_to_implicit()
             events.append({"type": "region_malformed", "field": name})
         if opened and is_explicit:
-            events[-1]["whole"] = self.written(self.region_start, self._pos)
-            events[-1]["written"] = self.written(body_end, self._pos)
+            events[-1]["whole"] = self.get_written_text(self.region_start, self._pos)
+            events[-1]["written"] = self.get_written_text(body_end, self._pos)
 
-    def undecided(self, takes_calls):
-        """The number of last characters that are not reported yet: an unfinished call, or what may become a marker."""
+    def count_undecided(self, takes_calls):
+        """Returns the number of last characters that are not reported yet: an unfinished call, or a possible marker."""
         is_call = takes_calls and self._opened and self._current == "tool_calls"
         return len(self._buffer) - max(self.region_start if is_call else self._pos, self.prefix_end)
 
 
 class TextField:
-    """Leaves out the white space at the ends of a region, whose text comes in pieces."""
+    """Removes the white space at the ends of a region, whose text arrives in chunks."""
 
     def __init__(self, strips):
         self.strips = strips
@@ -133,17 +133,17 @@ class TextField:
         return solid
 
     def push_call(self, text):
-        """What looked like a call is text, and so is the white space around it."""
+        """Adds text that looked like a call, and the white space around it."""
         text = self.behind + text
         self.behind, self.has_begun = "", True
         return text
 
 
 class Answer:
-    """One answer, as it comes."""
+    """A response that arrives in chunks."""
 
     def __init__(self, template, prefix, tools):
-        # Without tools, what looks like a call is text, as in vLLM.
+        # Without tools, text that looks like a call is content, as in vLLM.
         self.takes_calls = bool(tools)
         self.regions = Regions(template, prefix, tools)
         self.texts = {
@@ -189,7 +189,7 @@ class Answer:
 
 
 def to_calls(value):
-    """Of a region; none if one of them is no call."""
+    """Returns the calls of a region; an empty list if one of them is not a call."""
     values = value if isinstance(value, list) else [value]
     functions = [item.get("function") if isinstance(item, dict) else None for item in values]
     if not all(is_call(function) for function in functions):
@@ -218,8 +218,8 @@ def open_answer(template, prefix, tools):
 
 
 def read(answer, texts, is_end):
-    """`texts` is a JSON list; the answer is JSON: a delta of each, that of the end, and how much is undecided."""
+    """`texts` is a JSON list. Returns JSON: a delta of each, that of the end, and the number of undecided characters."""
     deltas = [answer.read(text) for text in json.loads(texts)]
     if is_end:
         deltas.append(answer.finish())
-    return json.dumps({"deltas": deltas, "undecided": 0 if is_end else answer.regions.undecided(answer.takes_calls)})
+    return json.dumps({"deltas": deltas, "undecided": 0 if is_end else answer.regions.count_undecided(answer.takes_calls)})

@@ -42,10 +42,10 @@ class Opaque:
         self._conditions = conditions
 
     def __add__(self, other):
-        return joined([self, other], self._conditions)
+        return join([self, other], self._conditions)
 
     def __radd__(self, other):
-        return joined([other, self], self._conditions)
+        return join([other, self], self._conditions)
 
     def __bool__(self):
         if any(isinstance(piece, str) for piece in self._pieces):
@@ -83,12 +83,12 @@ class Opaque:
         return self.lstrip(characters).rstrip(characters)
 
     def lstrip(self, characters=None):
-        return self._stripped("l", 0, characters)
+        return self._strip_end("l", 0, characters)
 
     def rstrip(self, characters=None):
-        return self._stripped("r", -1, characters)
+        return self._strip_end("r", -1, characters)
 
-    def _stripped(self, side, end, characters):
+    def _strip_end(self, side, end, characters):
         # JavaScript's strings have units of 16 bits.
         if characters is not None and any(ord(character) >= 0xD800 for character in characters):
             raise Unspecializable
@@ -139,7 +139,7 @@ def ask(slot, kind, text, conditions):
     return holds
 
 
-def joined(values, conditions):
+def join(values, conditions):
     pieces = []
     for value in values:
         if isinstance(value, Opaque):
@@ -168,10 +168,10 @@ class TracingCode(CodeGenerator):
     """Writes and joins values without a conversion to `str`."""
 
     def _output_child_pre(self, node, frame, finalize):
-        self.write("environment.written(")
+        self.write("environment.to_output(")
 
     def visit_Concat(self, node, frame):
-        self.write("environment.concat(map(environment.written, (")
+        self.write("environment.concat(map(environment.to_output, (")
         for argument in node.nodes:
             self.visit(argument, frame)
             self.write(", ")
@@ -186,21 +186,21 @@ class Tracing:
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.filters = {
-            name: function if name in SAFE_FILTERS else guarded(function)
+            name: function if name in SAFE_FILTERS else guard(function)
             for name, function in self.filters.items()
         } | FILTERS
         self.globals["lipsum"] = refuse
         self.tests = {
-            name: function if name in SAFE_TESTS else guarded(function) for name, function in self.tests.items()
+            name: function if name in SAFE_TESTS else guard(function) for name, function in self.tests.items()
         } | TESTS
 
-    def written(self, value):
+    def to_output(self, value):
         return value if isinstance(value, Opaque) else str(value)
 
     def concat(self, values):
         values = list(values)
         opaque = next((value for value in values if isinstance(value, Opaque)), None)
-        return "".join(values) if opaque is None else joined(values, opaque._conditions)
+        return "".join(values) if opaque is None else join(values, opaque._conditions)
 
     def getattr(self, obj, attribute):
         if not isinstance(obj, Opaque):
@@ -215,7 +215,7 @@ class Tracing:
         return super().getitem(obj, argument)
 
 
-def guarded(function):
+def guard(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
         if any(isinstance(value, Opaque) for value in (*args, *kwargs.values())):
@@ -225,13 +225,13 @@ def guarded(function):
     return call
 
 
-def as_text(value):
+def to_text(value):
     return value if isinstance(value, Opaque) else soft_str(value)
 
 
 FILTERS = {
-    "string": as_text,
-    "trim": lambda value, chars=None: as_text(value).strip(chars),
+    "string": to_text,
+    "trim": lambda value, chars=None: to_text(value).strip(chars),
     # A text that changes with each rendering, as that of `lipsum`, is not known from one of them.
     "random": refuse,
 }
@@ -246,12 +246,12 @@ SAFE_TESTS = {
 }
 
 
-def of_any_text(test):
+def accept_opaque(test):
     """A test that holds for every text."""
     return lambda value: isinstance(value, Opaque) or test(value)
 
 
-TESTS = {name: of_any_text(DEFAULT_TESTS[name]) for name in ("string", "iterable", "sequence")}
+TESTS = {name: accept_opaque(DEFAULT_TESTS[name]) for name in ("string", "iterable", "sequence")}
 
 
 def put_slots(messages, paths, conditions):
@@ -262,7 +262,7 @@ def put_slots(messages, paths, conditions):
         holder[last] = Opaque([Slot(index, (), holder[last])], conditions)
 
 
-def specialization(text, conditions):
+def to_specialization(text, conditions):
     """@return the fields of `Specialization` in `specialization.ts`"""
     pieces = text._pieces if isinstance(text, Opaque) else [text]
     written = [[piece.index, piece.strips] if isinstance(piece, Slot) else piece for piece in pieces]

@@ -18,40 +18,40 @@ from specialize import Opaque
 
 
 class Unsupported(Exception):
-    """Content that is no text: what it is, and its path in the request."""
+    """Content that is not text: its type, and its path in the request."""
 
 
 class Damaged(Exception):
-    """This Python must not be used again: what a model's code did to it."""
+    """This Python must not be used again; the argument says what a model's code did to it."""
 
 
 class Needs(NamedTuple):
     # Content may be text; content may be a list of text parts. At least one of the two.
     takes_text: bool
     takes_parts: bool
-    # Messages of the role developer are rendered. Most templates drop them in silence, and some refuse them.
+    # Messages of the role developer are rendered. Most templates drop them silently, and some reject them.
     takes_developer: bool
     # Arguments as JSON text, not as an object.
     arguments_as_text: bool
     # A message with calls and no text has the content null, not an empty one.
     null_content: bool
-    # Several system messages at the beginning are all rendered. Some templates drop the second in silence, some refuse it.
+    # Several system messages at the beginning are all rendered. Some templates drop the second silently, some reject it.
     takes_systems: bool
-    # System messages after the beginning are rendered. Some templates drop them in silence, some refuse them.
+    # System messages after the beginning are rendered. Some templates drop them silently, some reject them.
     takes_late_systems: bool
 
 
-# The names that a message's reasoning has, the one that counts first.
+# The field names of a message's reasoning, the one with priority first.
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
-def template_messages(messages, needs):
-    prepared = [template_message(message, needs, f"messages.{at}") for at, message in enumerate(messages)]
-    placed = with_late_systems(prepared, needs)
-    return placed if needs.takes_systems else with_one_system(placed, needs)
+def to_template_messages(messages, needs):
+    prepared = [to_template_message(message, needs, f"messages.{at}") for at, message in enumerate(messages)]
+    placed = convert_late_systems(prepared, needs)
+    return placed if needs.takes_systems else merge_systems(placed, needs)
 
 
-def with_late_systems(messages, needs):
+def convert_late_systems(messages, needs):
     """System messages after the beginning become those of a user, unless the template renders them."""
     if needs.takes_late_systems:
         return messages
@@ -64,8 +64,8 @@ def with_late_systems(messages, needs):
     return result
 
 
-def with_one_system(messages, needs):
-    """Codex begins with its instructions, and a message of the developer."""
+def merge_systems(messages, needs):
+    """Merges the leading system messages: Codex begins with its instructions and a developer message."""
     rules = list(itertools.takewhile(lambda message: message.get("role") == "system", messages))
     texts = [text for rule in rules for text in list_texts(rule["content"])]
     # An image has no text.
@@ -78,10 +78,10 @@ def list_texts(content):
     return [part.get("text") for part in content] if isinstance(content, list) else [content]
 
 
-def template_message(message, needs, path):
-    # A template asks `is defined`: what a client spells out as null must look as if it were left out.
+def to_template_message(message, needs, path):
+    # Templates test `is defined`, so a field that a client sends as null must be absent.
     result = {name: value for name, value in message.items() if value is not None}
-    # What others call the system prompt; vLLM would lose it.
+    # The system prompt under another name; vLLM would lose it.
     if result.get("role") == "developer" and not needs.takes_developer:
         result["role"] = "system"
     reasoning = next((result[name] for name in REASONING_FIELDS if name in result), None)
@@ -91,7 +91,7 @@ def template_message(message, needs, path):
     if not isinstance(calls, list):
         calls = []
     if calls:
-        result["tool_calls"] = [template_call(call, needs) for call in calls]
+        result["tool_calls"] = [to_template_call(call, needs) for call in calls]
     parts = to_parts(message.get("content"), f"{path}.content", needs)
     is_bare_call = calls and all(part == "" for part in parts)
     result["content"] = None if needs.null_content and is_bare_call else to_content(parts, needs)
@@ -103,7 +103,7 @@ IMAGE = {"type": "image"}
 
 
 def to_content(parts, needs):
-    """One part says the same as text, and a template that loops over content in one place may want text in another."""
+    """Converts parts. One part is equivalent to text, and a template that iterates over content may expect text elsewhere."""
     if IMAGE not in parts and needs.takes_text and (len(parts) <= 1 or not needs.takes_parts):
         return parts[0] if parts and isinstance(parts[0], Opaque) else "\n".join(parts)
     return [dict(IMAGE) if part is IMAGE else {"type": "text", "text": part} for part in parts]
@@ -121,29 +121,29 @@ def to_part(part, path, needs):
     kind = part.get("type")
     if kind in ("text", "refusal"):
         return part[kind]
-    # What the proxy writes in the place of an image that it has read.
+    # The proxy's replacement for an image that it has read.
     if kind == "shown_image" and needs.takes_parts:
         return IMAGE
     raise Unsupported("image_url" if kind == "shown_image" else kind, path)
 
 
-def template_call(call, needs):
+def to_template_call(call, needs):
     function = call.get("function")
     if not isinstance(function, dict):
         return call
     written = function.get("arguments")
-    arguments = as_text(written) if needs.arguments_as_text else as_object(written)
+    arguments = to_text(written) if needs.arguments_as_text else to_object(written)
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def as_text(written):
+def to_text(written):
     if written is None or written == "":
         return "{}"
     return written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
 
 
-def as_object(written):
-    """Text that is not a JSON object stays as it is: a template can still write down what the model once wrote."""
+def to_object(written):
+    """Text that is not a JSON object or list is returned as it is: a template can still write what the model sampled."""
     if written is None or written == "":
         return {}
     if not isinstance(written, str):
@@ -155,7 +155,7 @@ def as_object(written):
     return parsed if isinstance(parsed, (dict, list)) else written
 
 
-# The first that works is taken, so vLLM's way comes first. DeepSeek's own templates lose calls whose content is not
+# The first combination that works is used, so vLLM's comes first. DeepSeek's own templates lose calls whose content is not
 # null, and fail on arguments that are not text.
 CALL_TRIALS = [
     {"arguments_as_text": as_text, "null_content": null_content}
@@ -167,48 +167,52 @@ TRIAL_ARGUMENTS = {"trial_key": "trial_value"}
 
 
 def find_needs(syntax_tree, try_to_render):
-    """@param try_to_render gives the text of messages, none if the template fails"""
+    """@param try_to_render returns the text of messages, an empty one if the template fails"""
 
-    def shown(messages, needs):
-        return try_to_render(template_messages(messages, needs))
+    def render_text(messages, needs):
+        return try_to_render(to_template_messages(messages, needs))
 
     takes_parts = loops_over_content(syntax_tree)
     basic = Needs(True, takes_parts, True, False, False, True, True)
     user = {"role": "user", "content": "trial_text"}
-    basic = basic._replace(takes_text=not takes_parts or "trial_text" in shown([user], basic._replace(takes_parts=False)))
-    basic = find_roles(basic, shown)
+    basic = basic._replace(takes_text=not takes_parts or "trial_text" in render_text([user], basic._replace(takes_parts=False)))
+    basic = find_roles(basic, render_text)
     rules = [{"role": "system", "content": text} for text in ("trial_rule", "trial_order")]
-    takes = [all(rule["content"] in shown([*rules, user], basic._replace(takes_systems=each)) for rule in rules) for each in (True, False)]
+    texts = [render_text([*rules, user], basic._replace(takes_systems=each)) for each in (True, False)]
+    takes = [all(rule["content"] in text for rule in rules) for text in texts]
     basic = basic._replace(takes_systems=takes != [False, True])
     trials = [basic._replace(**trial) for trial in CALL_TRIALS]
-    return next((needs for needs in trials if shows_call(shown(trial_call(user), needs))), trials[0])
+    return next((needs for needs in trials if shows_call(render_text(create_trial_call(user), needs))), trials[0])
 
 
-def find_roles(needs, shown):
-    """The needs, with what is known of roles by trials. @param shown gives the text of messages, none if they are refused"""
+def find_roles(needs, render_text):
+    """Returns the needs with the roles that trial renderings show.
+
+    @param render_text returns the text of messages, an empty one if they are rejected
+    """
     user = {"role": "user", "content": "trial_text"}
     rule = {"role": "developer", "content": "trial_rule"}
-    needs = needs._replace(takes_developer="trial_rule" in shown([rule, user], needs))
+    needs = needs._replace(takes_developer="trial_rule" in render_text([rule, user], needs))
     late = [user, {"role": "assistant", "content": "trial_answer"}, {**rule, "role": "system"}, user]
-    takes = ["trial_rule" in shown(late, needs._replace(takes_late_systems=each)) for each in (True, False)]
+    takes = ["trial_rule" in render_text(late, needs._replace(takes_late_systems=each)) for each in (True, False)]
     return needs._replace(takes_late_systems=takes != [False, True])
 
 
-def trial_call(user):
-    """Nine letters and digits: Mistral's templates refuse other ids."""
+def create_trial_call(user):
+    """Mistral's templates reject ids other than nine letters and digits."""
     function = {"name": "trial_tool", "arguments": json.dumps(TRIAL_ARGUMENTS)}
     call = {"id": "trialcall", "type": "function", "function": function}
     return [user, {"role": "assistant", "content": None, "tool_calls": [call]}]
 
 
 def shows_call(text):
-    """The call's tool is not among the tools: only the call can show its name."""
+    """Returns whether a text shows the trial call. Its tool is not listed, so only the call can show its name."""
     parts = ["trial_tool", "trial_key", "trial_value"]
     return all(part in text for part in parts) and '\\"trial_key' not in text
 
 
 def loops_over_content(syntax_tree):
-    """Whether the template takes content as a list: the idea of vLLM's `_detect_content_format`."""
+    """Returns whether the template iterates over content: the idea of vLLM's `_detect_content_format`."""
     names = set()
     for macro in syntax_tree.find_all(nodes.Macro):
         names.update(argument.name for argument in macro.args if argument.name == "content")

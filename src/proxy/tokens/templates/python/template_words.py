@@ -1,18 +1,18 @@
-"""The words that a template looks for in what messages say.
+"""Finds the words that a template searches for in messages.
 
-SmolLM3's and Nemotron's end a prompt in another way where a message has `/no_think` in it. A text that has none of the words
-that a template looks for is any text to it, so that another one can stand in its place.
+SmolLM3's and Nemotron's templates end a prompt differently if a message contains `/no_think`. A text without any of these
+words can be replaced by another one without a change of the rest.
 """
 
 from jinja2 import nodes
 
-# Methods of texts that look for their arguments. What only takes characters away at the ends finds no words.
+# Methods of texts that search for their arguments. Methods that only strip characters at the ends find no words.
 SEARCHES = frozenset(
     ["startswith", "endswith", "find", "rfind", "index", "rindex", "count", "split", "rsplit", "partition", "rpartition"]
     + ["replace", "removeprefix", "removesuffix"]
 )
 
-# In every text: for what a method looks for that is known only when the template runs.
+# Contained in every text: the search term of a method is known only when the template runs.
 ANY = ""
 
 
@@ -40,7 +40,7 @@ class WordSearch:
         for loop in syntax_tree.find_all(nodes.For):
             if isinstance(loop.target, nodes.Name) and isinstance(loop.iter, (nodes.List, nodes.Tuple)):
                 self.assigned.setdefault(loop.target.name, []).extend(loop.iter.items)
-        # What fields are taken of is no text, whatever else has its name.
+        # An expression with fields is not a text.
         reads = (nodes.Getattr, nodes.Getitem)
         self.mappings = {repr(read.node) for read in syntax_tree.find_all(reads) if reads_field(read)}
 
@@ -60,13 +60,13 @@ class WordSearch:
             for item in whole.items:
                 self.read_equality(part, item)
             return
-        # What is known only then is a name that is looked up in a list: of parameters that are required, for instance.
+        # An expression that is not constant is a name that is looked up in a list, such as that of required parameters.
         words = [word for word in self.list_texts(part) if word is not ANY]
         is_field = repr(whole) in self.mappings
         self.inside.update(word for word in words if not (is_field and word.isidentifier()))
 
     def read_equality(self, text, other):
-        """A piece of a text that is a word is in the text; a role, a type or a text as a whole are that word."""
+        """A slice that equals a word is inside the text; a role, a type or a complete text equals it as a whole."""
         if isinstance(other, nodes.Const) and isinstance(other.value, str):
             is_piece = isinstance(text, nodes.Getitem) and not isinstance(text.arg, nodes.Const)
             (self.inside if is_piece and other.value else self.whole).add(other.value)
@@ -76,12 +76,12 @@ class WordSearch:
             searches = call.name == "replace"
         else:
             searches = isinstance(call.node, nodes.Getattr) and call.node.attr in SEARCHES
-        # The first is what is looked for, all the others what is done then.
+        # Only the first argument is searched for.
         for argument in call.args[:1] if searches else []:
             self.inside.update(self.list_texts(argument))
 
     def list_texts(self, expression):
-        """Each text that an expression may be; none for what is no text."""
+        """Returns each text that an expression may be; an empty list if it is not a text."""
         match expression:
             case nodes.Const(value=str(text)):
                 return [text]
