@@ -20,7 +20,7 @@ interface BackendParts {
   metrics: ProxyMetrics
   logger: Logger
   connect: SocketConnector | undefined
-  /** Token mode: what an engine reports that has the model's tokenizer. */
+  /** Token mode: the tokenizer that every engine must have; undefined in chat mode. */
   tokenizer: ExpectedTokenizer | undefined
 }
 

@@ -16,7 +16,7 @@ from llm_proxy_verl import config as config_module
 from llm_proxy_verl.config import RemoteAgentConfig
 from llm_proxy_verl.errors import CallError, ConfigError
 from llm_proxy_verl.sampling import verl_sampling_params
-from llm_proxy_verl.values import plain
+from llm_proxy_verl.values import to_json_value
 from llm_proxy_verl.verl_engine import RolloutLimits
 from llm_proxy_verl.worker import frames
 from llm_proxy_verl.worker.backoff import backoff_limit, keep_connected
@@ -193,7 +193,13 @@ def test_any_value_of_a_dataset_is_converted_to_json() -> None:
             return [1.0, math.nan]
 
     row = {"a": Array(), "b": (1, {"c": None}), "d": {True}, "e": Path("/x"), 3: b"y"}
-    assert plain(row) == {"a": [1.0, None], "b": [1, {"c": None}], "d": [True], "e": "/x", "3": "b'y'"}
+    assert to_json_value(row) == {
+        "a": [1.0, None],
+        "b": [1, {"c": None}],
+        "d": [True],
+        "e": "/x",
+        "3": "b'y'",
+    }
 
 
 # Frames

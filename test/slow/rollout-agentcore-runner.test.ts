@@ -109,7 +109,7 @@ const DOES: [string, Container, object][] = [
   [
     'crashes',
     () => ({ status: 500, body: 'out of memory' }),
-    outcome('failed', /its container failed.*out of memory/),
+    outcome('failed', /the AgentCore container failed.*out of memory/),
   ],
   ['says nothing', () => ({ body: '' }), outcome('error', /not a JSON object/)],
   ['wants S3', () => ({ body: '{"status":"processing"}' }), outcome('error', /use --results s3/)],
@@ -138,7 +138,7 @@ t.test('a start that was not accepted is repeated, in the same session', async (
 
 for (const [fault, error] of [
   [THROTTLED, /throttled every attempt/],
-  [QUOTA, /no room for its session/],
+  [QUOTA, /allows no further AgentCore session/],
   [{ name: 'AccessDeniedException', status: 403 }, /rejected the call/],
   [{ name: 'ResourceNotFoundException', status: 404 }, /runtime or session does not exist/],
 ] as const) {

@@ -21,7 +21,7 @@ from .process import shared_resources
 from .reward_groups import Member
 from .rows import RolloutResult, Row, parse_result
 from .sampling import verl_sampling_params
-from .values import plain
+from .values import to_json_value
 from .verl_engine import VerlEngine
 
 logger = logging.getLogger(__name__)
@@ -67,13 +67,13 @@ class RemoteAgentLoop(AgentLoopBase):
             lambda: VerlEngine.of(self.server_manager, self._rollout, self.tokenizer),
         )
         takes_all = self._takes_all_rows(kwargs)
-        sample = plain(kwargs)
+        sample = to_json_value(kwargs)
         answer = await shared.rollouts(options).rollout(
             {
                 **options.sent(),
                 "rollout_id": f"{str(sample.get('instance_id', 'sample'))[:200]}-{secrets.token_hex(8)}",
                 "sample": sample,
-                "sampling_params": plain(sampling_params),
+                "sampling_params": to_json_value(sampling_params),
                 "record": list(self._record),
                 "images": True,
                 "prompt_length": self._rollout.prompt_length,

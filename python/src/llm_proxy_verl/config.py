@@ -86,7 +86,7 @@ class RemoteAgentConfig:
 
         :raises ConfigError: that names the option or the variable
         """
-        given = values.plain(options or {})
+        given = values.to_json_value(options or {})
         environment = os.environ if env is None else env
         fields = {spec.name: spec.metadata for spec in cls.__dataclass_fields__.values()}
         _reject_runner_options(given)

@@ -60,7 +60,7 @@ def json_object(value: object) -> dict[str, Any]:
             raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise ValueError("must be a JSON object")
-    return dict(plain(value))
+    return dict(to_json_value(value))
 
 
 def one_of(*words: str) -> Callable[[object], Any]:
@@ -114,15 +114,15 @@ def base_urls(value: object) -> tuple[str, ...]:
     return tuple(base_url(re.sub(r"^ws(s?):", r"http\1:", url)) for url in texts(",")(value))
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Returns a copy with JSON types, whatever containers (OmegaConf's, NumPy's, PyTorch's) the value has."""
     if isinstance(value, (str, bool, int, type(None))):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): to_json_value(entry) for key, entry in value.items()}
     if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, (bytes, bytearray)):
-        return [plain(entry) for entry in value]
+        return [to_json_value(entry) for entry in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     # Arrays and tensors, and their scalars.
-    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+    return to_json_value(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -67,16 +67,19 @@ interface PlaybookText {
   cutAfterTokens: number | undefined
 }
 
-interface RuleMatcher {
+/** A rule of a playbook with compiled regular expressions. */
+interface PlaybookRule {
   name: string
   when: Conditions
+  /** The compiled `when.text`. */
   text: RegExp | undefined
+  /** The compiled `when.user`. */
   user: RegExp | undefined
   answer: PlaybookResponse
 }
 
 export class Playbook {
-  readonly #rules: readonly RuleMatcher[]
+  readonly #rules: readonly PlaybookRule[]
 
   /**
    * @param source the parsed JSON of a playbook file
@@ -129,7 +132,7 @@ export class Playbook {
 type Captures = ReadonlyMap<string, string>
 
 function matchRule(
-  rule: RuleMatcher,
+  rule: PlaybookRule,
   conversation: PromptConversation,
   model?: string,
 ): Captures | undefined {

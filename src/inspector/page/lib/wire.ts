@@ -5,7 +5,8 @@ import type * as reads from '../../../proxy/http/trainer/sessions/read-schemas.t
 import type * as sessions from '../../../proxy/http/trainer/sessions/schemas.ts'
 
 export type Session = Static<typeof sessions.Session>
-export type LabelsAndNote = Pick<Session, 'labels' | 'note'>
+/** The labels and the note of one turn. */
+export type TurnLabels = Session['turn_labels'][string]
 export type Turn = Omit<
   Static<typeof sessions.Turn>,
   'completion_token_ids' | 'completion_logprobs' | 'prompt_token_ids'

@@ -2,7 +2,7 @@
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { changeJson, formatSessionPath, isReadOnly } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
-import type { LabelsAndNote, Session } from '../lib/wire.ts'
+import type { Session, TurnLabels } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
 
 /** What labels and a note belong to: the session, or a turn by its index. */
@@ -19,7 +19,7 @@ export interface LabelsEditor {
 
 interface LabelsProps {
   of: LabelsTarget
-  values: LabelsAndNote
+  values: TurnLabels
   editor: LabelsEditor
   /** Whether the form is open. */
   edits: boolean

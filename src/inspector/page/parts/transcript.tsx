@@ -10,7 +10,7 @@ import {
 } from '../../../protocol/transcript/tool-calls.ts'
 import { formatClockTime, formatDuration, formatNumber, revealInvisible } from '../lib/format.ts'
 import { getEngineRequests } from '../lib/turns.ts'
-import type { LabelsAndNote, TreeTurn, Turn } from '../lib/wire.ts'
+import type { TreeTurn, Turn, TurnLabels } from '../lib/wire.ts'
 import { type LabelsEditor, type LabelsTarget, LabelsView } from './labels.tsx'
 import { Diff } from './long-text.tsx'
 import { Answer, type MessageDisplayOptions, MessageView } from './message.tsx'
@@ -28,7 +28,7 @@ interface TranscriptProps {
   /** Rewards of turns by index; turns without one are absent. */
   rewards: Readonly<Record<string, number>>
   /** Labels and notes of turns by index; turns without any are absent. */
-  labels: Readonly<Record<string, LabelsAndNote>>
+  labels: Readonly<Record<string, TurnLabels>>
   labelsEditor: LabelsEditor
   /** The session or turn for which the form is open. */
   labelsTarget: LabelsTarget | undefined
@@ -103,7 +103,7 @@ interface TurnViewProps {
   shown: MessageDisplayOptions
   tokens: string | undefined
   reward: number | undefined
-  labels: LabelsAndNote
+  labels: TurnLabels
   labelsEditor: LabelsEditor
   edits: boolean
   split: RowSplit | undefined
@@ -130,7 +130,7 @@ function ContinuedTag({ turn }: { turn: Turn }) {
   )
 }
 
-const UNLABELED: LabelsAndNote = { labels: [], note: null }
+const UNLABELED: TurnLabels = { labels: [], note: null }
 
 const TurnView = memo(function TurnView(props: TurnViewProps) {
   const { read, selected, shown, tokens, reward, labels, labelsEditor, edits, split } = props

@@ -63,14 +63,14 @@ interface Options {
 /** How long a request waits for a crashed owner's lease to end, or for a draining owner to finish its requests. */
 const MAX_WAIT_MS = 60_000
 const POLL_MS = 200
-/** How long a request whose owner was lost waits for the next one: the length of a lease and the time to take over. */
+/** How long a request whose owner crashed waits for the next one: the length of a lease and the time to take over. */
 const LOST_WAIT_MS = 8_000
 
 /** First requests are short. The client of a longer one retries. */
 const MAX_COPIED_BYTES = 1024 * 1024
 
-/** The owner that was lost while it had the request. */
-interface OwnerLoss {
+/** The owner that crashed while it processed the request, and the error of the attempt to forward it. */
+interface CrashedOwner {
   readonly id: number
   readonly error: unknown
 }
@@ -82,7 +82,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     const sessionId = kind && (await getNamedSession(request, sessions))
     if (kind === undefined || sessionId === undefined) return
     let untilMs = performance.now() + MAX_WAIT_MS
-    let loss: OwnerLoss | undefined
+    let crashed: CrashedOwner | undefined
     const body = new RequestBody(request.raw, {
       limitBytes: kind === 'request' ? request.routeOptions.bodyLimit : 0,
       setMemory: (bytes) => request.charge.setMemory(bytes),
@@ -90,9 +90,9 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     })
     while (performance.now() < untilMs && !reply.raw.destroyed) {
       const owner = await findServingNode(sessionId)
-      // The body of a request whose owner was lost has been read, so this node sends it to itself.
-      const node = owner ?? (loss && shared.self)
-      if (node === undefined && loss === undefined) {
+      // The body of a request whose owner crashed has been read, so this node sends it to itself.
+      const node = owner ?? (crashed && shared.self)
+      if (node === undefined && crashed === undefined) {
         // Two nodes may find a session without an owner at the same time; one of them acquires it.
         if (kind === 'request' && !(await sessions.acquireOwnership(sessionId))) {
           await sleep(POLL_MS)
@@ -106,22 +106,22 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
       if (getHops(request) >= MAX_HOPS) throw createSessionMovedError(sessionId)
       const { id, url, isDraining = false } = node ?? {}
       const acceptsRequests = kind !== 'request' || !isDraining
-      if (id !== undefined && id !== loss?.id && url !== undefined && acceptsRequests) {
+      if (id !== undefined && id !== crashed?.id && url !== undefined && acceptsRequests) {
         try {
           if (await forwarder.forward(request, reply, { id, url }, body)) return reply
           // A change is made on this node: an owner that still runs detects by the epoch that it was replaced.
           if (kind === 'change') return
         } catch (error) {
-          // A second loss may be the fault of the request.
+          // A second crash may be the fault of the request.
           if (kind !== 'request' || body.lostMessageId || !isLost(error) || !(await body.complete(true)))
             throw error
-          loss = { id, error }
+          crashed = { id, error }
           untilMs = performance.now() + LOST_WAIT_MS
         }
       }
       await sleep(POLL_MS)
     }
-    throw loss?.error ?? createSessionMovedError(sessionId)
+    throw crashed?.error ?? createSessionMovedError(sessionId)
   }
 
   /** Prepares the session for a request that this node serves. */

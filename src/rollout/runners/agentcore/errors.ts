@@ -27,13 +27,13 @@ const KINDS: Readonly<Record<string, AgentCoreErrorKind>> = {
 }
 
 const WORDS: Readonly<Record<AgentCoreErrorKind, string>> = {
-  throttled: 'AgentCore throttled every attempt to call its session',
-  quota: 'the quota of the account has no room for its session',
-  conflict: 'its session was busy with something else',
-  agent: 'its container failed',
+  throttled: 'AgentCore throttled every attempt to invoke the session',
+  quota: 'the quota of the account allows no further AgentCore session',
+  conflict: 'the AgentCore session was busy with another invocation',
+  agent: 'the AgentCore container failed',
   gone: 'the AgentCore runtime or session does not exist',
   refused: 'AgentCore rejected the call',
-  lost: 'whether its session was started is unknown',
+  lost: 'it is unknown whether the AgentCore session was started',
 }
 
 export class AgentCoreError extends Error {

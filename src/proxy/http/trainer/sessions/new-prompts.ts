@@ -59,7 +59,7 @@ function getNextNode(node: PromptNode, chunk: string): PromptNode {
 
 function remember({ ends }: PromptNode, end: string, turnId: string): void {
   if (EMPTY.has(end)) return
-  // Deleted first, so that the latest comes last.
+  // Deleting the entry first moves it to the end, so that the least recently used one is evicted.
   ends.delete(end)
   ends.set(end, turnId)
   if (ends.size > MAX_ENDS) ends.delete(ends.keys().next().value!)
