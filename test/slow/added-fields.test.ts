@@ -103,7 +103,7 @@ const READ_OF_STORE: readonly Insertion[] = [
   {
     file: 'src/proxy/store/sqlite/sessions.ts',
     before: '    listSessions: (query) => reader.list(query),',
-    text: '    hasSession: (sessionId) => reader.tree(sessionId) !== undefined,\n',
+    text: '    hasSession: (sessionId) => reader.findTree(sessionId) !== undefined,\n',
   },
   {
     file: 'src/proxy/store/postgres/select-sessions.ts',
