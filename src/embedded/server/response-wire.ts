@@ -70,7 +70,7 @@ export class StreamFormatter {
       const event = events[i]!
       if (event.type === 'start') text += this.#chunk(this.#chunks.buildFirst(event.promptTokenIds))
       else if (event.type === 'end') text += this.#end(event)
-      else text += this.#chunk(this.#chunks.buildDelta(event, endBehind(events, i)))
+      else text += this.#chunk(this.#chunks.buildDelta(event, findEndAfter(events, i)))
     }
     return text
   }
@@ -86,7 +86,7 @@ export class StreamFormatter {
 }
 
 /** Returns the end event after a delta. vLLM sends the finish reason with the last token. */
-function endBehind(events: readonly GenerationEvent[], index: number): GenerationEnd | undefined {
+function findEndAfter(events: readonly GenerationEvent[], index: number): GenerationEnd | undefined {
   const next = events[index + 1]
   return next?.type === 'end' ? next : undefined
 }

@@ -3,14 +3,14 @@ import type { WorkerConfig } from './options/worker.ts'
 
 /** Returns the note for the log, `/health` and each session that the embedded engine serves by default. */
 export function getFallbackNote({ tokenizer = 'embedded' }: { tokenizer?: string | undefined } = {}): string {
-  const beyond = tokenizer === 'embedded' ? '' : `, and it rejects prompts in the tokens of ${tokenizer}`
-  return `No engine was named: the small embedded model answers${beyond}. Name one with --engine-url.`
+  const beyond = tokenizer === 'embedded' ? '' : `, and rejects prompts that were tokenized with ${tokenizer}`
+  return `No engine was named: the small embedded model serves requests${beyond}. Name one with --engine-url.`
 }
 
 /** The note in `/health` of local mode without a healthy engine. */
 export const NO_ENGINE_NOTE =
-  'No engine is healthy: calls wait for one, and fail after --queue-wait. Look at engines, or register one at POST ' +
-  '/admin/workers. The embedded engine answers no more once another engine was registered.'
+  'No engine is healthy: requests wait for one, and fail after --queue-wait. Check the engines, or register one with ' +
+  'POST /admin/workers. The embedded engine serves no requests after another engine was registered.'
 
 /** Returns whether the embedded engine serves because no engine was configured. */
 export function fallsBack(config: ServeConfig): boolean {

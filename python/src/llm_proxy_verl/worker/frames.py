@@ -113,14 +113,17 @@ def parse_hello_ack(frame: Frame) -> HelloAck:
     """
     if frame["type"] != "worker_hello_ack":
         raise BadFrameError(f"a {frame['type'][:40]} where worker_hello_ack should be")
-    if _integer(frame, "protocol") < PROTOCOL_VERSION:
+    if _read_integer(frame, "protocol") < PROTOCOL_VERSION:
         raise BadFrameError("the proxy speaks protocol version 1, which has no token ids")
-    received = {_text(call, "request_id"): _integer(call, "received") for call in _objects(frame, "requests")}
+    received = {
+        _read_text(call, "request_id"): _read_integer(call, "received")
+        for call in _read_objects(frame, "requests")
+    }
     return HelloAck(
-        heartbeat_s=_integer(frame, "heartbeat_ms") / 1000,
-        grace_s=_integer(frame, "grace_ms") / 1000,
-        window_bytes=_integer(frame, "window_bytes"),
-        alive_s=_integer(frame, "alive_ms") / 1000 if "alive_ms" in frame else None,
+        heartbeat_s=_read_integer(frame, "heartbeat_ms") / 1000,
+        grace_s=_read_integer(frame, "grace_ms") / 1000,
+        window_bytes=_read_integer(frame, "window_bytes"),
+        alive_s=_read_integer(frame, "alive_ms") / 1000 if "alive_ms" in frame else None,
         received=received,
     )
 
@@ -138,21 +141,21 @@ def parse_request(frame: Frame) -> CompletionRequest:
         raise BadFrameError("kind must be chat or completion")
     packed = frame.get("prompt_token_ids")
     return CompletionRequest(
-        request_id=_text(frame, "request_id"),
-        session_id=_text(frame, "session_id"),
+        request_id=_read_text(frame, "request_id"),
+        session_id=_read_text(frame, "session_id"),
         kind=kind,
         body=body,
-        prompt_token_ids=None if packed is None else unpack_token_ids(_text(frame, "prompt_token_ids")),
-        record=_texts(frame, "record") if "record" in frame else (),
-        experts_start=_integer(frame, "experts_start") if "experts_start" in frame else 0,
-        image_token_id=_integer(frame, "image_token_id") if "image_token_id" in frame else None,
+        prompt_token_ids=None if packed is None else unpack_token_ids(_read_text(frame, "prompt_token_ids")),
+        record=_read_texts(frame, "record") if "record" in frame else (),
+        experts_start=_read_integer(frame, "experts_start") if "experts_start" in frame else 0,
+        image_token_id=_read_integer(frame, "image_token_id") if "image_token_id" in frame else None,
         images=_image_urls(frame) if "image_token_id" in frame else (),
     )
 
 
 def _image_urls(frame: Frame) -> tuple[str, ...]:
     """Returns the URLs of the messages' image parts."""
-    contents = [message.get("content") for message in _objects(frame, "messages")]
+    contents = [message.get("content") for message in _read_objects(frame, "messages")]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     images = [
         part.get("image_url") for part in parts if isinstance(part, dict) and part.get("type") == "image_url"
@@ -256,28 +259,28 @@ def _logprob_on_wire(value: float | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _text(frame: Mapping[str, Any], field: str) -> str:
+def _read_text(frame: Mapping[str, Any], field: str) -> str:
     value = frame.get(field)
     if not isinstance(value, str):
         raise BadFrameError(f"{field} must be text")
     return value
 
 
-def _texts(frame: Mapping[str, Any], field: str) -> tuple[str, ...]:
+def _read_texts(frame: Mapping[str, Any], field: str) -> tuple[str, ...]:
     value = frame.get(field)
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         raise BadFrameError(f"{field} must be a list of texts")
     return tuple(value)
 
 
-def _integer(frame: Mapping[str, Any], field: str) -> int:
+def _read_integer(frame: Mapping[str, Any], field: str) -> int:
     value = frame.get(field)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BadFrameError(f"{field} must be an integer")
     return value
 
 
-def _objects(frame: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
+def _read_objects(frame: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     value = frame.get(field)
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise BadFrameError(f"{field} must be a list of objects")

@@ -160,14 +160,15 @@ function lowerAssistant(blocks: readonly BlockWithPath[]): ChatMessage {
     if (type === 'text') texts.push(parseText(placed))
     else if (type === 'thinking') thoughts.push(parseThinking(placed))
     else if (type === 'tool_use') toolCalls.push(parseToolUse(placed))
-    else if (type.endsWith('_tool_result')) texts.push(formatServerTool(placed))
+    else if (type.endsWith('_tool_result')) texts.push(formatServerToolBlock(placed))
     else if (type !== 'redacted_thinking' && type !== 'server_tool_use')
       throw createUnsupportedBlockError(placed)
   }
   return buildAssistantMessage(texts.join(''), thoughts.join(''), toolCalls)
 }
 
-function formatServerTool({ block }: BlockWithPath): string {
+/** Returns the text of a server tool's result on separate lines; empty if it has none. */
+function formatServerToolBlock({ block }: BlockWithPath): string {
   const text = formatServerToolResult(block)
   return text && `\n${text}\n`
 }

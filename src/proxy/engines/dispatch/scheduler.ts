@@ -245,7 +245,7 @@ export class Scheduler {
   #assignWaiting(): Assignment[] {
     const assignments: Assignment[] = []
     if (this.#paused) return assignments
-    let freeSlots = this.#freeSlots()
+    let freeSlots = this.#countFreeSlots()
     const kinds = new Map<string, QueueWalkResult>()
     for (const request of this.#waiting.values()) {
       if (freeSlots === 0) break
@@ -265,7 +265,7 @@ export class Scheduler {
     return assignments
   }
 
-  #freeSlots(): number {
+  #countFreeSlots(): number {
     let free = 0
     for (const member of this.#members.values()) {
       if (hasRoom(member)) free += member.maxConcurrency - member.inFlight

@@ -51,7 +51,7 @@ export interface ExpectedTokenizer {
   readonly name: string
   /** The ids of {@link TOKENIZER_TEXT}, without a BOS token. */
   readonly ids: readonly number[]
-  /** The prompts of those chats that its template accepts. */
+  /** The prompt ids of the compared chats that its template accepts, by name. */
   readonly chatIds?: TokenizerReply['chatIds'] | undefined
   decode(ids: readonly number[]): string
 }

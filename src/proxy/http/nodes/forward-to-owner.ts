@@ -69,9 +69,11 @@ const LOST_WAIT_MS = 8_000
 /** First requests are short. The client of a longer one retries. */
 const MAX_COPIED_BYTES = 1024 * 1024
 
-/** The owner that crashed while it processed the request, and the error of the attempt to forward it. */
-interface CrashedOwner {
+/** The crash of the owner while it processed the request. */
+interface OwnerCrash {
+  /** The lease of the owner. */
   readonly id: number
+  /** The error of the attempt to forward the request. */
   readonly error: unknown
 }
 
@@ -82,7 +84,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     const sessionId = kind && (await getNamedSession(request, sessions))
     if (kind === undefined || sessionId === undefined) return
     let untilMs = performance.now() + MAX_WAIT_MS
-    let crashed: CrashedOwner | undefined
+    let crash: OwnerCrash | undefined
     const body = new RequestBody(request.raw, {
       limitBytes: kind === 'request' ? request.routeOptions.bodyLimit : 0,
       setMemory: (bytes) => request.charge.setMemory(bytes),
@@ -91,8 +93,8 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     while (performance.now() < untilMs && !reply.raw.destroyed) {
       const owner = await findServingNode(sessionId)
       // The body of a request whose owner crashed has been read, so this node sends it to itself.
-      const node = owner ?? (crashed && shared.self)
-      if (node === undefined && crashed === undefined) {
+      const node = owner ?? (crash && shared.self)
+      if (node === undefined && crash === undefined) {
         // Two nodes may find a session without an owner at the same time; one of them acquires it.
         if (kind === 'request' && !(await sessions.acquireOwnership(sessionId))) {
           await sleep(POLL_MS)
@@ -106,7 +108,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
       if (getHops(request) >= MAX_HOPS) throw createSessionMovedError(sessionId)
       const { id, url, isDraining = false } = node ?? {}
       const acceptsRequests = kind !== 'request' || !isDraining
-      if (id !== undefined && id !== crashed?.id && url !== undefined && acceptsRequests) {
+      if (id !== undefined && id !== crash?.id && url !== undefined && acceptsRequests) {
         try {
           if (await forwarder.forward(request, reply, { id, url }, body)) return reply
           // A change is made on this node: an owner that still runs detects by the epoch that it was replaced.
@@ -115,13 +117,13 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
           // A second crash may be the fault of the request.
           if (kind !== 'request' || body.lostMessageId || !isLost(error) || !(await body.complete(true)))
             throw error
-          crashed = { id, error }
+          crash = { id, error }
           untilMs = performance.now() + LOST_WAIT_MS
         }
       }
       await sleep(POLL_MS)
     }
-    throw crashed?.error ?? createSessionMovedError(sessionId)
+    throw crash?.error ?? createSessionMovedError(sessionId)
   }
 
   /** Prepares the session for a request that this node serves. */

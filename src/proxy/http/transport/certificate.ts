@@ -64,7 +64,7 @@ export function watchCertificate({
   ...options
 }: CertificateWatchOptions): () => void {
   let lastTrouble = ''
-  const look = () => {
+  const poll = () => {
     try {
       const certificate = readCertificate(files)
       lastTrouble = ''
@@ -78,6 +78,6 @@ export function watchCertificate({
       lastTrouble = message
     }
   }
-  const timer = setInterval(look, options.intervalMs ?? INTERVAL_MS).unref()
+  const timer = setInterval(poll, options.intervalMs ?? INTERVAL_MS).unref()
   return () => clearInterval(timer)
 }

@@ -28,7 +28,7 @@ export interface ThreadPort {
 export type ThreadSpawner = (role: StoreRole, workerData: object) => ThreadPort
 
 /** Returns a function that starts threads. @param entryPoints of an adapter's threads */
-export function spawnFrom(entryPoints: Record<StoreRole, URL>): ThreadSpawner {
+export function createThreadSpawner(entryPoints: Record<StoreRole, URL>): ThreadSpawner {
   return (role, workerData) => startThread(entryPoints[role], { workerData, name: `store-${role}` })
 }
 

@@ -66,7 +66,7 @@ export class TokenSequences {
   #findBase(turn: { id: number; tree: number; node: number }, promptIds: Int32Array) {
     let best = { base: 0, shared: 0 }
     for (const base of this.#tables.listBases(turn)) {
-      const sequence = this.#soundSequence(base)
+      const sequence = this.#findIntactSequence(base)
       if (sequence === undefined) continue
       const shared = getSharedLength(sequence, promptIds)
       if (shared > best.shared) best = { base, shared }
@@ -77,7 +77,7 @@ export class TokenSequences {
   }
 
   /** Returns a sequence; undefined if it is damaged, so that no row depends on it. */
-  #soundSequence(id: number): Int32Array | undefined {
+  #findIntactSequence(id: number): Int32Array | undefined {
     try {
       return this.#sequence(id)
     } catch (error) {

@@ -355,8 +355,8 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
 }
 
 /**
- * The operations that the threads of both databases serve with one command, with these arguments and this result. They
- * are carried to the threads by their names; so are those of consumers and imports. All others are translated.
+ * Operations for which the threads of both databases have a command of the same name, arguments and result: the store
+ * forwards the call unchanged, as it does for consumers and imports. For all others, it converts arguments and results.
  */
 export const SESSION_READS = ['getSession', 'countSessions'] as const satisfies (keyof TurnReader)[]
 export const TURN_READS = ['readDetails'] as const satisfies (keyof TurnReader)[]

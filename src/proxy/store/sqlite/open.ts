@@ -2,7 +2,7 @@
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { ReaderMethods } from '../common/reader.ts'
-import { StoreThread, spawnFrom, type ThreadSpawner } from '../common/store-thread.ts'
+import { createThreadSpawner, StoreThread, type ThreadSpawner } from '../common/store-thread.ts'
 import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { WriteMethods } from '../common/write-methods.ts'
@@ -28,7 +28,7 @@ export interface SqliteStoreOptions {
   spawn?: ThreadSpawner | undefined
 }
 
-const spawnWorker = spawnFrom({
+const spawnWorker = createThreadSpawner({
   writer: new URL('./writer-thread.ts', import.meta.url),
   reader: new URL('./reader-thread.ts', import.meta.url),
 })

@@ -27,13 +27,14 @@ function* readCall(reader: TextReader, { tools }: BlockOptions): GrammarStep<Blo
   const head = /^\s*(?:call)?:\s*([\w.-]+)\s*(?=\{)/.exec(text)
   if (head === null) return 'malformed'
   const name = head[1]!
-  const written = new BareReader(text, head[0].length, readParameterSchemas(name, tools)).whole()
+  const written = new ArgumentsReader(text, head[0].length, readParameterSchemas(name, tools)).whole()
   return written === undefined ? 'malformed' : [{ name, arguments: written }]
 }
 
-class NotBareError extends Error {}
+class ArgumentsSyntaxError extends Error {}
 
-class BareReader {
+/** Converts the arguments of a tool call in Gemma 4's notation to JSON. */
+class ArgumentsReader {
   readonly #text: string
   readonly #schemas: ReturnType<typeof readParameterSchemas>
   #at: number
@@ -51,7 +52,7 @@ class BareReader {
       const json = this.#value('')
       return this.#text.slice(this.#at).trim() === '' ? json : undefined
     } catch (error) {
-      if (error instanceof NotBareError) return undefined
+      if (error instanceof ArgumentsSyntaxError) return undefined
       throw error
     }
   }
@@ -60,7 +61,7 @@ class BareReader {
     if (this.#text.startsWith(QUOTE, this.#at)) return JSON.stringify(this.#string())
     const opening = this.#text[this.#at]
     if (opening !== '{' && opening !== '[') return this.#bare(key)
-    if (++this.#depth > MAX_DEPTH) throw new NotBareError()
+    if (++this.#depth > MAX_DEPTH) throw new ArgumentsSyntaxError()
     this.#at++
     const json = opening === '{' ? `{${this.#items('}')}}` : `[${this.#items(']')}]`
     this.#depth--
@@ -71,7 +72,7 @@ class BareReader {
     const items: string[] = []
     for (;;) {
       this.#skip(/[\s,]*/y)
-      if (this.#at >= this.#text.length) throw new NotBareError()
+      if (this.#at >= this.#text.length) throw new ArgumentsSyntaxError()
       if (this.#text[this.#at] === close) {
         this.#at++
         return items.join(', ')
@@ -85,7 +86,7 @@ class BareReader {
   #key(): string {
     const key = this.#text.startsWith(QUOTE, this.#at) ? this.#string() : this.#skip(/[^:{}[\],]*/y).trim()
     this.#skip(/\s*/y)
-    if (this.#text[this.#at] !== ':') throw new NotBareError()
+    if (this.#text[this.#at] !== ':') throw new ArgumentsSyntaxError()
     this.#at++
     this.#skip(/\s*/y)
     return key
@@ -94,7 +95,7 @@ class BareReader {
   #string(): string {
     const start = this.#at + QUOTE.length
     const end = this.#text.indexOf(QUOTE, start)
-    if (end === -1) throw new NotBareError()
+    if (end === -1) throw new ArgumentsSyntaxError()
     this.#at = end + QUOTE.length
     return this.#text.slice(start, end)
   }
@@ -102,7 +103,7 @@ class BareReader {
   #bare(key: string): string {
     const text = this.#skip(/[^,}\]]*/y).trim()
     // The character closes another value.
-    if (text === '' && key === '') throw new NotBareError()
+    if (text === '' && key === '') throw new ArgumentsSyntaxError()
     const types = this.#depth === 1 ? getTypes(this.#schemas[key]) : []
     if (types.length > 0) return toJsonValue(text, types)
     // The template writes null with Python's `str`.

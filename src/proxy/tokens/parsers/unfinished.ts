@@ -12,7 +12,8 @@ export interface CutOffState {
 }
 
 /**
- * Returns the text that a completion needs before its turn can end as templates end turns.
+ * Returns where a completion was truncated: in a header, in reasoning or in a line. The caller adds the missing text, so
+ * that the turn can end as the template ends it.
  * @param completion the text of the completion, including special tokens
  * @param head the end of its prompt
  */

@@ -12,7 +12,7 @@ import type { AddedToken } from './added-tokens.ts'
 import { encodeByteLevel } from './token-pieces.ts'
 import type { TokenizerJson } from './tokenizer-files.ts'
 
-/** A special token, at whose text every other text is split. */
+/** A token that is found in a text before the texts between such tokens are split by the pattern. */
 export type SpecialToken = Pick<AddedToken, 'id' | 'content' | 'special'>
 
 export interface BytePairTokenizer {

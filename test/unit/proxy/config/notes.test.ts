@@ -38,7 +38,7 @@ t.test(
   "in token mode with another model's tokens, the embedded engine is configured to reject them",
   async (t) => {
     t.match(notes({ tokenizer: 'Qwen/Qwen3-8B' }), [
-      /^No engine was named: .*it rejects prompts in the tokens of Qwen\/Qwen3-8B\. Name one with --engine-url\.$/,
+      /^No engine was named: .*and rejects prompts that were tokenized with Qwen\/Qwen3-8B\. Name one with --engine-url\.$/,
     ])
     t.same(notes({ tokenizer: 'embedded' }), notes({}))
   },

@@ -247,7 +247,7 @@ class VllmClient extends ServerClient implements EngineClient {
     try {
       return await this.#checkHealth(signal, question)
     } catch (thrown) {
-      // A server that only does not respond was not replaced: what it reported still holds.
+      // A timeout does not show that the server was replaced, so its reported capabilities are kept.
       if (signal.aborted) throw thrown
       this.#version.forget()
       this.#toolCallConstraints.forget()
