@@ -51,13 +51,13 @@ t.test('a failed part is printed completely, and a hanging part is stopped', asy
 })
 
 t.test('at the time limit running parts are stopped and fail, and the closing line is printed', async (t) => {
-  // The limit passes after one part has ended and while the other one runs.
+  // The limit passes after one lane has ended and while the other one runs.
   const { lines, passed } = run(
     t,
     `export work
-      sleep() { command sleep 0.05; [ ! -f "$work/done" ] || SECONDS=1000; }
+      sleep() { command sleep 0.05; [ ! -s "$work/lanes" ] || SECONDS=1000; }
       first() { part 'long' 60 sh -c 'touch "$work/began"; exec sleep 60'; }
-      second() { until [ -f "$work/began" ]; do command sleep 0.01; done; part 'short' 60 true; touch "$work/done"; }`,
+      second() { until [ -f "$work/began" ]; do command sleep 0.01; done; part 'short' 60 true; }`,
     500,
   )
   t.equal(lines.at(-1), '1 passed, 1 failed')

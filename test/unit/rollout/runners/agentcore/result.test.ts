@@ -88,5 +88,8 @@ t.test('each error of AgentCore is one outcome', async (t) => {
     t.match(refusal, { kind, isBeforeStart, result: { status, rewards: {}, error: /: \w+: why$/ } })
     t.equal(toAgentCoreError(refusal), refusal)
   }
-  t.match(new AgentCoreError('agent', 'x'.repeat(1_000)).message.length, 223)
+  t.equal(
+    new AgentCoreError('agent', 'x'.repeat(1_000)).message,
+    `the AgentCore container failed: ${'x'.repeat(200)}…`,
+  )
 })
