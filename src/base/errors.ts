@@ -115,7 +115,7 @@ export function createUnsupportedError(message: string, param: string): ProxyErr
   return new ProxyError('unsupported', message, { param })
 }
 
-/** Returns the error for a request that is invalid beyond its schema. @param param as for {@link createUnsupportedError} */
+/** Returns the error for a request that is invalid beyond its schema. @param param the field's path */
 export function createInvalidError(message: string, param: string): ProxyError {
   return new ProxyError('invalid_request', message, { param })
 }

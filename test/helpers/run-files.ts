@@ -13,7 +13,10 @@ import tap, { type Test } from 'tap'
 const ROOT = join(import.meta.dirname, '../..')
 const SCHEME = 'tap-of:'
 
-/** The files that run in their own processes: they measure the process, break its threads, or take most of a group's time. */
+/**
+ * Returns the files that run in separate processes: they measure the process, break its threads, or take most of a
+ * group's time.
+ */
 export function listSeparateFiles(): string[] {
   const { tap } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
     tap: { include: string[] }

@@ -1,6 +1,6 @@
 /**
- * The nesting of a JSON value, and the work that a JSON text causes, estimated from its bytes before it is parsed. A text of 16 MiB may be one image,
- * parsed in 20 ms, or five million objects, which block the event loop for ten seconds.
+ * The nesting of a JSON value, and the work that a JSON text causes, estimated from its bytes before it is parsed. A text
+ * of 16 MiB may be one image, parsed in 20 ms, or five million objects, which block the event loop for ten seconds.
  */
 import { findStringEnd } from './json-list.ts'
 

@@ -89,29 +89,30 @@ function findDivergence(left: ArrayLike<number>, right: ArrayLike<number>): numb
 }
 
 function Difference({ left, right }: { left: RowData; right: RowData }) {
-  const parts = useMemo(() => findDivergence(left.ids, right.ids) ?? -1, [left, right])
+  const divergence = useMemo(() => findDivergence(left.ids, right.ids), [left, right])
   const [turn, setTurn] = useState(0)
   const turns = Math.max(left.row.turns.length, right.row.turns.length)
   useKeys([
     { key: 'j', help: 'Next turn', run: () => setTurn((index) => Math.min(turns - 1, index + 1)) },
     { key: 'k', help: 'Previous turn', run: () => setTurn((index) => Math.max(0, index - 1)) },
   ])
-  const isInPrompt = parts < left.row.prompt_tokens || parts < right.row.prompt_tokens
+  const isInPrompt =
+    divergence !== undefined && divergence < Math.max(left.row.prompt_tokens, right.row.prompt_tokens)
   return (
     <>
       <p class="verdict">
-        {parts === -1 ? (
+        {divergence === undefined ? (
           <>The rows are the same, token for token.</>
         ) : (
           <>
-            The first token that differs is <b>{formatNumber(parts)}</b>
+            The first token that differs is <b>{formatNumber(divergence)}</b>
             {isInPrompt ? ', in the prompt' : ''}.
           </>
         )}
       </p>
       <div class="pair">
-        <Side read={left} parts={parts} />
-        <Side read={right} parts={parts} />
+        <Side read={left} divergence={divergence} />
+        <Side read={right} divergence={divergence} />
       </div>
       <table class="plain-table">
         <thead>
@@ -140,27 +141,29 @@ function Difference({ left, right }: { left: RowData; right: RowData }) {
   )
 }
 
-/** @param parts the token at which the rows diverge; -1: they are equal */
-function Side({ read, parts }: { read: RowData; parts: number }) {
-  const marked = useMemo(() => new Set([parts]), [parts])
+/** @param divergence the index of the token at which the rows diverge; undefined: they are equal */
+function Side({ read, divergence }: { read: RowData; divergence: number | undefined }) {
+  const marked = useMemo(() => new Set(divergence === undefined ? [] : [divergence]), [divergence])
   const { sessionId, row, ids } = read
   return (
     <section>
       <h2>
-        <a href={formatHref(['tokens', sessionId, row.row], parts >= 0 ? { t: parts } : {})}>
+        <a
+          href={formatHref(['tokens', sessionId, row.row], divergence === undefined ? {} : { t: divergence })}
+        >
           {revealInvisible(sessionId)}
         </a>{' '}
         <span class="quiet">row {row.row}</span>
         <Reward value={row.reward} />
       </h2>
-      {parts >= 0 && (
+      {divergence !== undefined && (
         <HeatMap
           read={read}
           by="mask"
           selected={-1}
           marked={marked}
-          from={Math.max(0, parts - BEFORE)}
-          to={Math.min(ids.length, parts + AFTER)}
+          from={Math.max(0, divergence - BEFORE)}
+          to={Math.min(ids.length, divergence + AFTER)}
         />
       )}
     </section>

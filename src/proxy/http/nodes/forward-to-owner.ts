@@ -6,6 +6,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyReply, FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
+import type { RetryInfo } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import {
   createSessionMovedError,
@@ -29,17 +30,9 @@ declare module 'fastify' {
   interface FastifyRequest {
     /** Set for a request whose session did not exist, because another node may create it first; otherwise null. */
     otherOwner: OtherOwner | null
-    /** The messages between nodes that this request was sent in; null: an agent sent it to this node. */
-    forwarding: Forwarding | null
+    /** The messages between nodes in which this request was sent; null: there are no other nodes. */
+    forwarding: Pick<RetryInfo, 'nodeMessageId' | 'lostMessageId'> | null
   }
-}
-
-/** The messages between nodes that a request was sent in. */
-interface Forwarding {
-  /** The message of the node that forwarded the request to this node. */
-  nodeMessageId: string | undefined
-  /** The message to a node that was lost before it responded. */
-  lostMessageId: string | undefined
 }
 
 /** Forwards a request, whose body this node has read, to the node that has created its session meanwhile. */

@@ -173,7 +173,7 @@ class NodeHistory {
 }
 
 function readNodeAnnotations({ annotations }: AttemptTurn): Annotations & { resumed_at?: number } {
-  // Few turns have one, and parsing all annotations costs more than reading the turns.
+  // Parsing the annotations of all turns would cost more than reading the turns.
   return NODE_ANNOTATION.test(annotations) ? JSON.parse(annotations) : {}
 }
 

@@ -1,7 +1,7 @@
 /**
  * A model's prompt encoder: Python code that its authors publish in the model's folder in place of a chat template
  * (`encoding/encoding_dsv4.py` of DeepSeek V4). It is third-party code, so it runs only if the operator names its
- * digest, and then in a confined process. For Mistral's models, the proxy has an encoder of its own.
+ * digest, and then in a confined process. For Mistral's models, the proxy contains the encoder.
  */
 import { hash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'

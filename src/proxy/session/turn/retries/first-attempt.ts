@@ -31,10 +31,10 @@ export function mayBeRetry(
 
 /**
  * Returns the attempt whose response a retry receives. Agents also send identical requests on purpose, to get a sample
- * for each: a retry receives an earlier response only if that cannot belong to another request. The
- * message between nodes in which it was sent before, or a key, identifies the request. A count declares that one earlier attempt brought its client nothing: one that failed or whose connection
- * broke. Only if there is none, a response that seems delivered was lost in transit, and there must be exactly one such
- * response.
+ * for each: a retry receives an earlier response only if that cannot belong to another request. A key identifies the
+ * request, as does the message in which another node sent it before. A count declares that the client received nothing
+ * from one earlier attempt, which failed or whose connection broke. Only if there is no such attempt, a response that
+ * seems delivered was lost in transit, and there must be exactly one such response.
  * @param attempts in the order of requests
  * @returns undefined: it is an ordinary request
  */
