@@ -273,7 +273,7 @@ async def test_verls_reward_function_judges_every_rollout_if_configured(
 async def test_of_several_servers_a_dead_one_fails_no_rollout(
     relay_proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_proxy.rollouts._PATIENCE_S", 0)
+    monkeypatch.setattr("llm_proxy.rollouts._RETRY_LIMIT_S", 0)
     dead = "http://127.0.0.1:9"
     where = {"proxy_urls": [dead, relay_proxy.url], "rollout_servers": [dead, relay_proxy.rollouts_url]}
     for number in range(4):

@@ -227,9 +227,9 @@ async def test_an_unavailable_proxy_is_retried(proxy: Proxy) -> None:
 
 
 async def test_an_unreachable_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(api, "_RETRY_LIMIT_S", 0.5)
     async with AsyncClient("http://127.0.0.1:9") as client:
-        with pytest.raises(ProxyApiError, match=r"no proxy answers at http://127\.0\.0\.1:9") as refused:
+        with pytest.raises(ProxyApiError, match=r"no proxy responds at http://127\.0\.0\.1:9") as refused:
             await client.session("s").reward(1)
     assert (refused.value.status, refused.value.code) == (0, "unreachable")
 

@@ -128,7 +128,7 @@ def test_a_token_sees_what_it_saw_in_its_row(seed: int) -> None:
     forest, _ = a_forest(seed)
     (packed,) = forest.pack()
     seen = packed.attention_mask()
-    used = sorted({node for row in forest.rows if row["leaf"] is not None for node in forest._path(row)})
+    used = sorted({node for row in forest.rows if row["leaf"] is not None for node in forest._get_path(row)})
     assert len(packed.ids) == sum(len(forest.nodes[node]["ids"]) for node in used), "each token once"
     met = np.zeros(len(packed.ids), bool)
     for row, places in zip(packed.rows, packed.tokens, strict=True):

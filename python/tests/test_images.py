@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llm_proxy_verl.errors import CallError
-from llm_proxy_verl.images import one_placeholder_each, open_image
+from llm_proxy_verl.images import collapse_placeholders, open_image
 from llm_proxy_verl.rows import parse_result
 from llm_proxy_verl.verl_engine import RolloutLimits, VerlEngine
 from llm_proxy_verl.worker.frames import BadFrameError, pack_token_ids, parse_request
@@ -78,7 +78,7 @@ def test_data_that_is_no_image_is_rejected() -> None:
 
 
 def test_adjacent_placeholders_are_one_image() -> None:
-    assert one_placeholder_each([9, 9, 1, 9, 2, 2], 9) == [9, 1, 9, 2, 2]
+    assert collapse_placeholders([9, 9, 1, 9, 2, 2], 9) == [9, 1, 9, 2, 2]
 
 
 def test_a_row_has_its_images_in_order() -> None:

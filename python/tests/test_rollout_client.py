@@ -91,8 +91,8 @@ async def slow(request: web.Request) -> web.StreamResponse:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "_RETRY_BASE_S", 0.001)
-    monkeypatch.setattr(rollouts, "_LONGEST_DELAY_S", 0.1)
-    monkeypatch.setattr(rollouts, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(rollouts, "_MAX_DELAY_S", 0.1)
+    monkeypatch.setattr(rollouts, "_RETRY_LIMIT_S", 1.0)
     monkeypatch.setattr(rollouts, "_ROLLOUT_TIMEOUT", httpx.Timeout(0.4, connect=10))
 
 
@@ -126,7 +126,7 @@ async def test_the_client_waits_longer_for_a_server_that_responded_before() -> N
 
 @pytest.mark.usefixtures("impatient")
 async def test_an_unreachable_server_is_named() -> None:
-    with pytest.raises(ProxyApiError, match="no rollout server at http") as refused:
+    with pytest.raises(ProxyApiError, match="no rollout server responds at http") as refused:
         await ask("http://127.0.0.1:9")
     assert (refused.value.status, refused.value.code) == (0, "unreachable")
 
@@ -146,8 +146,8 @@ async def test_an_unreachable_server_is_named() -> None:
             "route_not_found",
             "--rollout-server",
         ),
-        (refusing(200), "unknown", "does not answer as"),
-        (refusing(502), "unknown", "does not answer as"),
+        (refusing(200), "unknown", "did not respond like"),
+        (refusing(502), "unknown", "did not respond like"),
     ],
 )
 @pytest.mark.usefixtures("impatient")

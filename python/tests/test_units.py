@@ -15,13 +15,13 @@ from helpers.proxy import LAUNCHER
 from llm_proxy_verl import config as config_module
 from llm_proxy_verl.config import RemoteAgentConfig
 from llm_proxy_verl.errors import CallError, ConfigError
-from llm_proxy_verl.sampling import verl_sampling_params
+from llm_proxy_verl.sampling import build_sampling_params
 from llm_proxy_verl.values import to_json_value
 from llm_proxy_verl.verl_engine import RolloutLimits
 from llm_proxy_verl.worker import frames
-from llm_proxy_verl.worker.backoff import backoff_limit, keep_connected
+from llm_proxy_verl.worker.backoff import get_backoff_limit, keep_connected
 from llm_proxy_verl.worker.client import worker_socket_url
-from llm_proxy_verl.worker.served_call import ServedCall
+from llm_proxy_verl.worker.served_request import ServedRequest
 
 PROXY = {"PROXY_SERVER_URL": "http://proxy:8080"}
 
@@ -53,7 +53,7 @@ def test_every_option_can_be_an_environment_variable() -> None:
     )
     assert config.proxy_urls == ("http://a:1", "http://b:2")
     assert config.rollout_servers == ("http://rollouts:9",)
-    assert config.sent() == {
+    assert config.to_request_fields() == {
         "agent_host": "10.0.0.1",
         "agent_name": "swe",
         "agent_import_path": "m:C",
@@ -68,7 +68,7 @@ def test_every_option_can_be_an_environment_variable() -> None:
         "retry_base_delay_s": 1.5,
         "on_time_limit": "keep",
     }
-    assert load().sent() == {}, "what is not set is the server's to say"
+    assert load().to_request_fields() == {}, "the server's defaults apply to options that are not set"
 
 
 def test_an_option_overrides_its_variable_and_an_empty_variable_is_ignored() -> None:
@@ -93,14 +93,26 @@ def test_an_option_overrides_its_variable_and_an_empty_variable_is_ignored() -> 
             "REMOTE_AGENT_RETRY_BASE_DELAY must be a number of seconds",
         ),
         (None, {"PROXY_SERVER_URL": "proxy:8080"}, "PROXY_SERVER_URL must be an http:// or https:// URL"),
-        (None, {"PROXY_SERVER_URL": "http://:key@proxy"}, "PROXY_SERVER_URL must not hold a key"),
-        (None, {"PROXY_SERVER_URL": ""}, "give remote_agent.proxy_urls or PROXY_SERVER_URL"),
+        (
+            None,
+            {"PROXY_SERVER_URL": "http://:key@proxy"},
+            "PROXY_SERVER_URL must not contain a user name or a password",
+        ),
+        (None, {"PROXY_SERVER_URL": ""}, "set remote_agent.proxy_urls or PROXY_SERVER_URL"),
         (None, {"LLM_PROXY_ADMIN_KEY": "@/no/such/file"}, "LLM_PROXY_ADMIN_KEY cannot be read"),
         ({"max_retires": 1}, {}, "remote_agent has no option 'max_retires'"),
         ({"max_retries": True}, {}, "remote_agent.max_retries must be an integer"),
         ({"rows": "some"}, {}, "remote_agent.rows must be one of auto, all, longest"),
-        ({"runner": "command"}, {}, "rollout --listen --runner, or REMOTE_AGENT_RUNNER in its environment"),
-        ({"agentcore_tps": 5}, {}, "--listen --agentcore-tps, or LLM_PROXY_AGENTCORE_TPS in its environment"),
+        (
+            {"runner": "command"},
+            {},
+            "set --runner of llm-proxy rollout --listen, or REMOTE_AGENT_RUNNER in its environment",
+        ),
+        (
+            {"agentcore_tps": 5},
+            {},
+            "set --agentcore-tps of llm-proxy rollout --listen, or LLM_PROXY_AGENTCORE_TPS in its environment",
+        ),
         ({"worker": "perhaps"}, {}, "remote_agent.worker must be true or false"),
     ],
 )
@@ -114,7 +126,7 @@ def test_each_option_of_the_rollout_server_is_in_its_help() -> None:
     command = [LAUNCHER, "rollout", "--help-all"]
     help_text = subprocess.run(command, capture_output=True, text=True, check=True)
     options = re.split(r"\n  (?=--)", help_text.stdout)
-    for flag, variable in config_module._ELSEWHERE.values():
+    for flag, variable in config_module._RUNNER_OPTIONS.values():
         (about,) = [text for text in options if text.startswith(f"{flag} ")]
         assert variable in about
 
@@ -124,7 +136,7 @@ def test_a_variable_of_the_agents_runner_is_logged_once(caplog: pytest.LogCaptur
     for _ in range(2):
         load(HARBOR_SERVER_URL="http://harbor:8080", LLM_PROXY_AGENTCORE_ARN="arn")
     (record,) = caplog.records
-    assert record.message.startswith("HARBOR_SERVER_URL, LLM_PROXY_AGENTCORE_ARN: read by llm-proxy rollout")
+    assert record.message.startswith("HARBOR_SERVER_URL, LLM_PROXY_AGENTCORE_ARN: ignored by verl")
 
 
 # Sampling
@@ -140,14 +152,14 @@ def test_sampling_parameters_are_sent_under_the_engines_names() -> None:
         "model": "m",
     }
     common = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
-    assert verl_sampling_params(body, "vllm") == {**common, "seed": 1, "min_tokens": 2, "max_tokens": 7}
-    assert verl_sampling_params(body, "sglang") == {
+    assert build_sampling_params(body, "vllm") == {**common, "seed": 1, "min_tokens": 2, "max_tokens": 7}
+    assert build_sampling_params(body, "sglang") == {
         **common,
         "sampling_seed": 1,
         "min_new_tokens": 2,
         "max_tokens": 7,
     }
-    assert verl_sampling_params({}, "vllm") == common
+    assert build_sampling_params({}, "vllm") == common
 
 
 @pytest.mark.parametrize(
@@ -161,7 +173,7 @@ def test_sampling_parameters_are_sent_under_the_engines_names() -> None:
 )
 def test_a_parameter_that_verl_does_not_support_is_rejected_and_named(field: dict[str, Any]) -> None:
     with pytest.raises(CallError) as error:
-        verl_sampling_params(field, "vllm")
+        build_sampling_params(field, "vllm")
     assert (error.value.code, error.value.status, error.value.param) == (
         "unsupported",
         400,
@@ -176,15 +188,15 @@ def test_a_parameter_without_effect_is_accepted() -> None:
         "logit_bias": {},
         "guided_json": None,
     }
-    verl_sampling_params(body, "vllm")
+    build_sampling_params(body, "vllm")
 
 
 def test_the_limit_of_a_completion_is_that_of_verls_server() -> None:
     limits = RolloutLimits("vllm", prompt_length=10, response_length=20, max_model_len=40)
-    assert limits.completion_limit(5, None) == 20
-    assert limits.completion_limit(25, None) == 5
-    assert limits.completion_limit(5, 8) == 8
-    assert limits.completion_limit(30, 100) == 10
+    assert limits.get_completion_limit(5, None) == 20
+    assert limits.get_completion_limit(25, None) == 5
+    assert limits.get_completion_limit(5, 8) == 8
+    assert limits.get_completion_limit(30, 100) == 10
 
 
 def test_any_value_of_a_dataset_is_converted_to_json() -> None:
@@ -228,7 +240,7 @@ def test_a_proxy_of_version_1_is_rejected() -> None:
 def test_a_logprob_that_is_no_finite_number_is_null_on_the_wire() -> None:
     request = frames.CompletionRequest("r", "s", "chat", {}, [1])
     values = [-math.inf, -0.5, math.nan, None, math.inf]
-    frame = frames.chunk_frame(request, frames.Completion([2, 3, 4, 5, 6], values, "stop"), 1)
+    frame = frames.dump_chunk(request, frames.Completion([2, 3, 4, 5, 6], values, "stop"), 1)
     assert frames.parse_frame(frame)["deltas"][0]["log_probs"] == [None, -0.5, None, None, None]
 
 
@@ -242,11 +254,11 @@ def test_a_workers_address_is_made_of_the_proxys() -> None:
 
 
 async def test_a_frame_beyond_the_window_waits_for_an_acknowledgement() -> None:
-    call = ServedCall("r", window_bytes=10)
+    call = ServedRequest("r", window_bytes=10)
     call.add(lambda seq: "x" * 8)
-    await asyncio.wait_for(call.room(), 1)
+    await asyncio.wait_for(call.wait_for_room(), 1)
     call.add(lambda seq: "y" * 8)
-    waiting = asyncio.create_task(call.room())
+    waiting = asyncio.create_task(call.wait_for_room())
     await asyncio.sleep(0)
     assert not waiting.done()
     call.acknowledge(1)
@@ -254,19 +266,19 @@ async def test_a_frame_beyond_the_window_waits_for_an_acknowledgement() -> None:
 
 
 def test_frames_are_kept_until_they_are_acknowledged() -> None:
-    call = ServedCall("r", window_bytes=100)
+    call = ServedRequest("r", window_bytes=100)
     assert [call.add(lambda seq: f"f{seq}"), call.end(lambda seq: f"f{seq}")] == ["f1", "f2"]
-    assert (call.after(0), call.after(1)) == (["f1", "f2"], ["f2"])
+    assert (call.get_frames_after(0), call.get_frames_after(1)) == (["f1", "f2"], ["f2"])
     call.acknowledge(1)
-    assert (call.after(0), call.is_delivered) == (["f2"], False)
+    assert (call.get_frames_after(0), call.is_delivered) == (["f2"], False)
     call.acknowledge(2)
     call.acknowledge(2)
     assert call.is_delivered
 
 
 def test_waits_double_from_one_second_to_a_minute() -> None:
-    assert [backoff_limit(failures) for failures in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert backoff_limit(10_000) == 60
+    assert [get_backoff_limit(failures) for failures in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert get_backoff_limit(10_000) == 60
 
 
 async def test_a_stable_connection_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The client of llm-proxy: sessions, rewards, rows, consumers, weights, rollouts (docs/your-trainer.md)."""
+"""Client library of llm-proxy: sessions, rewards, rows, consumers, weights and rollouts (docs/your-trainer.md)."""
 
 from .client import AsyncClient, Client
 from .consumers import AsyncConsumer, AsyncLease, Consumer, Fetched, Lease

@@ -1,4 +1,4 @@
-"""The proxy's API as steps (docs/http-api.md)."""
+"""The proxy's HTTP API (docs/http-api.md) as steps, which a runner of ``steps.py`` performs."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from .errors import ProxyApiError
-from .steps import Answer, Pause, Request, Steps
+from .steps import Pause, Request, Response, Steps
 
 logger = logging.getLogger("llm_proxy")
 
-_ANSWER_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
-#: How long requests to an unavailable proxy are retried, such as during its restart.
-_PATIENCE_S = 30.0
+_RESPONSE_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
+#: Requests to an unavailable proxy are retried for this long, for example while it restarts.
+_RETRY_LIMIT_S = 30.0
 _RETRY_BASE_S = 0.25
-_LONGEST_DELAY_S = 5.0
-NOT_THERE = (502, 503, 504)
+_MAX_DELAY_S = 5.0
+UNAVAILABLE_STATUSES = (502, 503, 504)
 
 #: The duration of one long poll, shorter than the timeout of a silent connection.
 POLL_S = 30.0
 
 
 class Api:
-    """One proxy, or one load balancer in front of several."""
+    """The API of a proxy, or of a load balancer in front of several."""
 
     def __init__(self, url: str, key: str | None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"a proxy has an http:// or https:// URL, which {url!r} is not")
+            raise ValueError(f"the URL of a proxy must begin with http:// or https://, unlike {url!r}")
         self.url = url.rstrip("/").removesuffix("/v1")
         self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
@@ -48,18 +48,18 @@ class Api:
         json: Any = None,
         timeout: httpx.Timeout | None = None,
     ) -> Request:
-        """Returns a request with the key. Parameters that are ``None`` are omitted."""
-        query = without_none(params or {}) or None
-        return Request(method, self.url + path, self.headers, timeout or _ANSWER_TIMEOUT, query, json)
+        """Returns a request that contains the key; parameters that are ``None`` are omitted."""
+        query = omit_none(params or {}) or None
+        return Request(method, self.url + path, self.headers, timeout or _RESPONSE_TIMEOUT, query, json)
 
-    def call(
-        self, method: str, path: str, *, again: bool = True, lines: bool = False, **options: Any
+    def send(
+        self, method: str, path: str, *, retry: bool = True, lines: bool = False, **options: Any
     ) -> Steps[Any]:
-        """Sends a request, and retries it while the proxy is unavailable.
+        """Sends a request and retries it while the proxy is unavailable.
 
-        :param again: false for a request that must not be repeated
-        :param lines: the response has a JSON value on each line, and becomes a list
-        :returns: the response's JSON
+        :param retry: false for a request that must not be repeated
+        :param lines: whether the response has a JSON value on each line; they are returned as a list
+        :returns: the JSON of the response
         :raises ProxyApiError: with the proxy's message
         """
         request = self.request(method, path, **options)
@@ -68,35 +68,35 @@ class Api:
             try:
                 return _parse_json(request.url, (yield request), lines)
             except ProxyApiError as error:
-                refusal = error
+                failure = error
             except httpx.HTTPError as error:
-                what = f"no proxy answers at {request.url}: {error or type(error).__name__}"
-                refusal = ProxyApiError(what, status=0, code="unreachable")
-            is_away = refusal.status in (0, *NOT_THERE)
-            if not (is_away and again) or time.monotonic() - began >= _PATIENCE_S:
-                raise refusal
-            logger.warning("%s; asking again", refusal)
+                message = f"no proxy responds at {request.url}: {error or type(error).__name__}"
+                failure = ProxyApiError(message, status=0, code="unreachable")
+            is_unavailable = failure.status in (0, *UNAVAILABLE_STATUSES)
+            if not (is_unavailable and retry) or time.monotonic() - began >= _RETRY_LIMIT_S:
+                raise failure
+            logger.warning("%s; retrying", failure)
             yield Pause(delay * (1 + random.random()) / 2)
-            delay = min(_LONGEST_DELAY_S, 2 * delay)
+            delay = min(_MAX_DELAY_S, 2 * delay)
 
 
-def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+def omit_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields that are not ``None``."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def quoted(session_id: str) -> str:
-    """Quotes an id as a part of a path."""
+def quote_id(session_id: str) -> str:
+    """Percent-encodes an id for a segment of a path."""
     return quote(session_id, safe="")
 
 
-def open_key(session_id: str) -> str:
-    """Returns the key of a session on a proxy without keys: its id, encoded like the proxy does."""
+def get_open_key(session_id: str) -> str:
+    """Returns the key of a session of a proxy without keys: its id, encoded as the proxy encodes it."""
     return quote(session_id, safe=":!*'()")
 
 
 def build_query(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts filters to parameters: ``metadata`` is a mapping, and each text in it is a JSON string."""
+    """Converts filters to query parameters; ``metadata`` is a mapping, and its strings are sent as JSON strings."""
     metadata = filters.get("metadata") or {}
     query = {name: value for name, value in filters.items() if name != "metadata"}
     for name, value in metadata.items():
@@ -104,27 +104,27 @@ def build_query(filters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
 
 
-def row_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options of trajectories to parameters; ``details`` may be a list of names."""
-    given = {name: value for name, value in options.items() if value not in (None, False, ())}
-    if not isinstance(given.get("details", ""), str):
-        given["details"] = ",".join(given["details"])
-    return given
+def build_row_query(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts options of rows to query parameters; ``details`` may be a list of names."""
+    query = {name: value for name, value in options.items() if value not in (None, False, ())}
+    if not isinstance(query.get("details", ""), str):
+        query["details"] = ",".join(query["details"])
+    return query
 
 
-def _parse_json(url: str, answer: Answer, lines: bool) -> Any:
+def _parse_json(url: str, response: Response, lines: bool) -> Any:
     """Returns the JSON of a response.
 
-    :raises ProxyApiError: for a rejection, and for a response that is not a proxy's
+    :raises ProxyApiError: if the proxy rejected the request, or if the response is not from a proxy
     """
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-        if lines and answer.status < 300:
-            return [json.loads(line) for line in answer.text.split("\n") if line]
-        body = json.loads(answer.text)
-        if answer.status < 300:
+        if lines and response.status < 300:
+            return [json.loads(line) for line in response.text.split("\n") if line]
+        body = json.loads(response.text)
+        if response.status < 300:
             return body
         raise ProxyApiError(
-            f"{url}: {body['detail']}", status=answer.status, code=str(body.get("code", "unknown"))
+            f"{url}: {body['detail']}", status=response.status, code=str(body.get("code", "unknown"))
         )
-    what = f"{url} does not answer as llm-proxy does ({answer.status})"
-    raise ProxyApiError(what, status=answer.status, code="unknown")
+    message = f"{url} did not respond like llm-proxy ({response.status})"
+    raise ProxyApiError(message, status=response.status, code="unknown")

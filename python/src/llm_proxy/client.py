@@ -1,4 +1,4 @@
-"""Clients of a proxy, for threads and for event loops."""
+"""Clients of a proxy: one for threads, one for event loops."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Generic, TypeVar
 
 import httpx
 
-from .api import Api, build_query, open_key, without_none
+from .api import Api, build_query, get_open_key, omit_none
 from .consumers import AsyncConsumer, Consumer, ConsumerApi
 from .forest import TokenForest
 from .rollouts import Rollouts
 from .sessions import AsyncSession, Session
-from .steps import Loop, Steps, Threads, call
+from .steps import AsyncRunner, Steps, SyncRunner, api_method
 
 S = TypeVar("S", Session, AsyncSession)
 C = TypeVar("C", Consumer, AsyncConsumer)
 
 
-class _ClientCalls(Generic[S, C]):
+class _ClientMethods(Generic[S, C]):
     """The methods that both clients share."""
 
     def __init__(self, url: str | None, admin_key: str | None) -> None:
-        where = url or os.environ.get("PROXY_SERVER_URL")
-        if not where:
-            raise ValueError("which proxy? give a url, or PROXY_SERVER_URL in the environment")
+        urls = url or os.environ.get("PROXY_SERVER_URL")
+        if not urls:
+            raise ValueError("no proxy: pass a url, or set PROXY_SERVER_URL in the environment")
         key = admin_key or os.environ.get("LLM_PROXY_ADMIN_KEY") or None
-        apis = [Api(part.strip(), key) for part in where.split(",") if part.strip()]
+        apis = [Api(part.strip(), key) for part in urls.split(",") if part.strip()]
         self._api = apis[0]
         self._rollouts = Rollouts(apis)
 
@@ -38,7 +38,7 @@ class _ClientCalls(Generic[S, C]):
         """The proxy's address."""
         return self._api.url
 
-    @call
+    @api_method
     def create(
         self,
         /,
@@ -51,14 +51,12 @@ class _ClientCalls(Generic[S, C]):
         limits: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Steps[S]:
-        """Creates a session: one rollout.
+        """Creates a session, the record of one rollout. A session that exists is returned unchanged.
 
-        An existing one is returned unchanged.
-
-        :param session_id: default: the proxy creates one
-        :param fields: others of docs/http-api.md, "Creating and listing", such as ``policy`` or ``continue_responses``
+        :param session_id: default: the proxy chooses one
+        :param fields: other fields of docs/http-api.md, "Creating and listing", for example ``policy``
         """
-        given = {
+        body = {
             **fields,
             "session_id": session_id,
             "metadata": metadata,
@@ -68,30 +66,30 @@ class _ClientCalls(Generic[S, C]):
             "limits": limits,
         }
         # Without an id, each attempt would create another session.
-        again = session_id is not None
-        answer = yield from self._api.call("POST", "/sessions", json=without_none(given), again=again)
+        retry = session_id is not None
+        response = yield from self._api.send("POST", "/sessions", json=omit_none(body), retry=retry)
         # A proxy without keys accepts a session's encoded id as its key; SDKs reject a missing one.
-        key = answer.get("agent_key") or open_key(answer["session_id"])
-        return self._session(answer["session_id"], key)
+        key = response.get("agent_key") or get_open_key(response["session_id"])
+        return self._session(response["session_id"], key)
 
     def session(self, session_id: str) -> S:
         """Returns an existing session, without a request."""
         return self._session(session_id, None)
 
-    @call
+    @api_method
     def groups(self, /, by: str, **filters: Any) -> Steps[list[dict[str, Any]]]:
         """Returns sessions grouped by a metadata value, with counts and statistics of rewards."""
-        answer = yield from self._api.call("GET", "/groups", params={"by": by, **build_query(filters)})
-        found: list[dict[str, Any]] = answer["groups"]
+        response = yield from self._api.send("GET", "/groups", params={"by": by, **build_query(filters)})
+        found: list[dict[str, Any]] = response["groups"]
         return found
 
-    @call
+    @api_method
     def forest(self, /, **filters: Any) -> Steps[TokenForest]:
         """Returns the rows of all matching sessions, with each token once; filters are those of :meth:`sessions`."""
-        answer = yield from self._api.call("GET", "/forest", params=build_query(filters))
-        return TokenForest.of(answer)
+        response = yield from self._api.send("GET", "/forest", params=build_query(filters))
+        return TokenForest.of(response)
 
-    @call
+    @api_method
     def consumer(
         self,
         name: str,
@@ -107,9 +105,9 @@ class _ClientCalls(Generic[S, C]):
     ) -> Steps[C]:
         """Creates a consumer, or finds the one with this name and these settings (docs/consumers.md).
 
-        :param of_run: the run whose sessions it receives; with the key of a run, that one
-        :param metadata: it receives only sessions that have each of these values
-        :param group_by: a metadata key: sessions with equal values are delivered together, ``group_size`` at a time
+        :param of_run: the run whose sessions it receives; default with the key of a run: that run
+        :param metadata: it receives only sessions that have all of these values
+        :param group_by: a metadata key; sessions with equal values are delivered together, ``group_size`` at a time
         :param group_timeout_s: time after the end of a group's last session at which an incomplete group is discarded
         :param rewarded: it receives sessions only once they have a reward
         :param since: it receives only sessions that ended at this time or later
@@ -124,69 +122,69 @@ class _ClientCalls(Generic[S, C]):
             "since": since,
             "hold_s": hold_s,
         }
-        made = ConsumerApi(self._api, name, of_run)
-        yield from made.ask("POST", body=without_none(settings))
-        return self._consumer(made)
+        api = ConsumerApi(self._api, name, of_run)
+        yield from api.send("POST", body=omit_none(settings))
+        return self._consumer(api)
 
-    @call
+    @api_method
     def pause(self, drain_timeout_s: float = 60) -> Steps[bool]:
         """Pauses requests, for example while weights are updated.
 
-        :returns: whether no request is running any more; the proxy is paused in either case
+        :returns: whether all requests have ended; the proxy is paused in either case
         """
         timeout = httpx.Timeout(drain_timeout_s + 30, connect=10, pool=None)
         params = {"drain_timeout_s": drain_timeout_s}
-        answer = yield from self._api.call("POST", "/admin/pause", params=params, timeout=timeout)
-        return bool(answer["drained"])
+        response = yield from self._api.send("POST", "/admin/pause", params=params, timeout=timeout)
+        return bool(response["drained"])
 
-    @call
+    @api_method
     def resume(self) -> Steps[None]:
         """Resumes serving requests."""
-        yield from self._api.call("POST", "/admin/resume")
+        yield from self._api.send("POST", "/admin/resume")
 
-    @call
+    @api_method
     def weight_version(self) -> Steps[int | str | None]:
-        """Returns the weight version that was announced last."""
-        answer = yield from self._api.call("GET", "/admin/weight_version")
-        version: int | str | None = answer["weight_version"]
+        """Returns the weight version that was last announced."""
+        response = yield from self._api.send("GET", "/admin/weight_version")
+        version: int | str | None = response["weight_version"]
         return version
 
-    @call
+    @api_method
     def announce_weights(self, version: int | str | None) -> Steps[None]:
         """Announces the engines' weight version, for turns of engines that do not report it."""
-        yield from self._api.call("POST", "/admin/weight_version", json={"weight_version": version})
+        yield from self._api.send("POST", "/admin/weight_version", json={"weight_version": version})
 
-    @call
+    @api_method
     def health(self) -> Steps[dict[str, Any]]:
         """Returns the health of the proxy and its engines."""
-        return self._api.call("GET", "/health", again=False)
+        return self._api.send("GET", "/health", retry=False)
 
-    @call
+    @api_method
     def rollout(self, rollout: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         """Runs an agent on a task and waits for the result (docs/rollouts.md).
 
-        If a connection breaks or a server restarts, the request for the same rollout is repeated; an interrupted caller
-        cancels it.
+        The request is repeated for the same rollout if a connection breaks or a server restarts. If the caller is
+        interrupted, the rollout is cancelled.
 
         :param rollout: the body of ``POST /rollouts``; with a ``rollout_id``, a running rollout is joined
-        :returns: ``rows``, ``reward`` and more; the failure of an agent is not a failure of its rollout
+        :returns: ``rows``, ``reward`` and other fields; a rollout whose agent failed still succeeds
         """
         return self._rollouts.run({"rollout_id": str(uuid.uuid4()), **rollout})
 
-    @call
+    @api_method
     def cancel(self, rollout_id: str) -> Steps[None]:
         """Cancels a running rollout; callers that wait for it receive a ``ProxyApiError``."""
         return self._rollouts.cancel(rollout_id)
 
-    @call
+    @api_method
     def call_off(self, rollout_id: str) -> Steps[None]:
         """Deprecated: the former name of :meth:`cancel`, until 0.3.0."""
         return self._rollouts.cancel(rollout_id)
 
     def _page(self, filters: Mapping[str, Any]) -> Steps[tuple[list[dict[str, Any]], str | None]]:
         """Returns one page of sessions, and the cursor of the next one."""
-        answer = yield from self._api.call("GET", "/sessions", params=build_query(filters))
-        return answer["sessions"], answer["next_cursor"]
+        response = yield from self._api.send("GET", "/sessions", params=build_query(filters))
+        return response["sessions"], response["next_cursor"]
 
     def _session(self, session_id: str, agent_key: str | None) -> S:
         raise NotImplementedError
@@ -195,29 +193,29 @@ class _ClientCalls(Generic[S, C]):
         raise NotImplementedError
 
 
-class Client(_ClientCalls[Session, Consumer], Threads):
-    """Client of a proxy, for threads: any number of threads may share it.
+class Client(_ClientMethods[Session, Consumer], SyncRunner):
+    """Client of a proxy that any number of threads may share.
 
-    Repeatable requests are retried for half a minute while the proxy is unavailable. All methods raise
+    Requests that may be repeated are retried for 30 seconds while the proxy is unavailable. All methods raise
     ``ProxyApiError``.
 
     :param url: URL of the proxy, or several separated by commas for rollouts; default: ``PROXY_SERVER_URL``
-    :param admin_key: or the key of a run; default: ``LLM_PROXY_ADMIN_KEY``
+    :param admin_key: an admin key or the key of a run; default: ``LLM_PROXY_ADMIN_KEY``
     :param http: an httpx client with other settings; the caller closes it
     """
 
     def __init__(
         self, url: str | None = None, admin_key: str | None = None, *, http: httpx.Client | None = None
     ) -> None:
-        _ClientCalls.__init__(self, url, admin_key)
+        _ClientMethods.__init__(self, url, admin_key)
         self._own = http is None
-        self._http = http or httpx.Client(**_options())
+        self._http = http or httpx.Client(**_build_http_options())
 
     def sessions(self, **filters: Any) -> Iterator[dict[str, Any]]:
         """Yields all sessions that match the filters of docs/http-api.md, page by page; ``metadata`` is a mapping."""
         cursor: str | None = None
         while True:
-            page, cursor = self._do(self._page({**filters, "cursor": cursor}))
+            page, cursor = self._run_steps(self._page({**filters, "cursor": cursor}))
             yield from page
             if cursor is None:
                 return
@@ -240,21 +238,24 @@ class Client(_ClientCalls[Session, Consumer], Threads):
         return Consumer(self._http, api)
 
 
-class AsyncClient(_ClientCalls[AsyncSession, AsyncConsumer], Loop):
-    """Same as :class:`Client`, for an event loop. Cancelling a task in :meth:`rollout` cancels the rollout."""
+class AsyncClient(_ClientMethods[AsyncSession, AsyncConsumer], AsyncRunner):
+    """Client of a proxy for an event loop, otherwise like :class:`Client`.
+
+    Cancelling a task in :meth:`rollout` cancels the rollout.
+    """
 
     def __init__(
         self, url: str | None = None, admin_key: str | None = None, *, http: httpx.AsyncClient | None = None
     ) -> None:
-        _ClientCalls.__init__(self, url, admin_key)
+        _ClientMethods.__init__(self, url, admin_key)
         self._own = http is None
-        self._http = http or httpx.AsyncClient(**_options())
+        self._http = http or httpx.AsyncClient(**_build_http_options())
 
     async def sessions(self, **filters: Any) -> AsyncIterator[dict[str, Any]]:
         """Yields all sessions that match the filters of docs/http-api.md, page by page; ``metadata`` is a mapping."""
         cursor: str | None = None
         while True:
-            page, cursor = await self._do(self._page({**filters, "cursor": cursor}))
+            page, cursor = await self._run_steps(self._page({**filters, "cursor": cursor}))
             for session in page:
                 yield session
             if cursor is None:
@@ -278,11 +279,11 @@ class AsyncClient(_ClientCalls[AsyncSession, AsyncConsumer], Loop):
         return AsyncConsumer(self._http, api)
 
 
-def _options() -> dict[str, Any]:
+def _build_http_options() -> dict[str, Any]:
     """Returns the options of the HTTP client.
 
-    Each rollout waits on a separate connection. HTTP proxies of the environment are ignored, because requests stay in
-    the cluster.
+    Connections are not limited, because each rollout waits on one. HTTP proxies of the environment are ignored, because
+    requests stay in the cluster.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     return {"limits": limits, "trust_env": False, "verify": ssl.create_default_context()}

@@ -1,4 +1,4 @@
-"""Consumers, with which the processes of an asynchronous trainer share completed sessions (docs/consumers.md)."""
+"""Consumers: the processes of an asynchronous trainer share completed sessions through them (docs/consumers.md)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from .api import POLL_S, Api, row_options
+from .api import POLL_S, Api, build_row_query
 from .rows import Row, parse_rows
-from .steps import Loop, Steps, Threads, call
+from .steps import AsyncRunner, Steps, SyncRunner, api_method
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A completed session that was fetched."""
+    """A completed session of a lease."""
 
     session_id: str
     rows: Sequence[Row]
     reward: float | None
     metadata: Mapping[str, Any]
-    #: The number of its leases, including this one.
+    #: The number of times that the session was leased, including this lease.
     deliveries: int
     #: All fields of the proxy's response except its rows.
     fields: Mapping[str, Any] = field(repr=False)
@@ -35,19 +35,19 @@ class _FetchedLease:
 
 
 class ConsumerApi:
-    """The API of a consumer; all requests may be repeated."""
+    """The HTTP API of a consumer. All its requests may be repeated."""
 
     def __init__(self, api: Api, name: str, run: str | None) -> None:
         self._api = api
         self._path = f"/consumers/{name}"
         self._params = {"run": run}
 
-    def ask(self, method: str, route: str = "", body: Mapping[str, Any] | None = None) -> Steps[Any]:
+    def send(self, method: str, route: str = "", body: Mapping[str, Any] | None = None) -> Steps[Any]:
         """Sends a request and returns the JSON of the response."""
-        return self._api.call(method, self._path + route, params=self._params, json=body)
+        return self._api.send(method, self._path + route, params=self._params, json=body)
 
 
-class _LeaseCalls:
+class _LeaseMethods:
     """The methods that both kinds of leases share."""
 
     def __init__(self, http: Any, api: ConsumerApi, fetched: _FetchedLease) -> None:
@@ -57,7 +57,7 @@ class _LeaseCalls:
 
     @property
     def id(self) -> str:
-        """The lease's id at the proxy."""
+        """The id of the lease."""
         return self._fetched.lease_id
 
     @property
@@ -67,64 +67,64 @@ class _LeaseCalls:
 
     @property
     def discarded(self) -> Mapping[str, int]:
-        """The numbers of discarded sessions: ``stale``, ``unversioned``, or of ``incomplete`` groups."""
+        """The numbers of discarded sessions by reason: ``stale``, ``unversioned``, ``incomplete`` (groups)."""
         return self._fetched.discarded
 
     @property
     def rows(self) -> list[Row]:
-        """Returns the rows of all its sessions."""
+        """The rows of all its sessions."""
         return [row for session in self.sessions for row in session.rows]
 
     def __len__(self) -> int:
         return len(self.sessions)
 
-    @call
+    @api_method
     def ack(self) -> Steps[list[str]]:
         """Acknowledges the sessions: they are not delivered again.
 
-        :returns: the sessions whose lease had expired and that another process has leased
+        :returns: the ids of sessions that another process has leased since the lease expired
         """
-        return self._change("ack")
+        return self._post("ack")
 
-    @call
+    @api_method
     def extend(self, lease_s: float = 1800) -> Steps[list[str]]:
-        """Extends the lease, from now on.
+        """Extends the lease by ``lease_s`` seconds from now.
 
-        :returns: the sessions that another process has leased
+        :returns: the ids of sessions that another process has leased since the lease expired
         """
-        return self._change("extend", lease_s=lease_s)
+        return self._post("extend", lease_s=lease_s)
 
-    @call
+    @api_method
     def release(self) -> Steps[None]:
-        """Releases the sessions: they are delivered to the next process that fetches."""
-        yield from self._change("release")
+        """Releases the sessions, which the next process that fetches receives."""
+        yield from self._post("release")
 
-    def _change(self, how: str, **more: Any) -> Steps[list[str]]:
+    def _post(self, how: str, **more: Any) -> Steps[list[str]]:
         body = {"lease_id": self.id, "session_ids": [one.session_id for one in self.sessions], **more}
-        answer = yield from self._api.ask("POST", f"/{how}", body)
-        lost: list[str] = answer.get("lost", [])
+        response = yield from self._api.send("POST", f"/{how}", body)
+        lost: list[str] = response.get("lost", [])
         return lost
 
 
-class Lease(_LeaseCalls, Threads):
+class Lease(_LeaseMethods, SyncRunner):
     """Sessions that are leased to this process of the trainer."""
 
 
-class AsyncLease(_LeaseCalls, Loop):
-    """Same as :class:`Lease`, for an event loop."""
+class AsyncLease(_LeaseMethods, AsyncRunner):
+    """A lease for an event loop, otherwise like :class:`Lease`."""
 
 
 L = TypeVar("L", Lease, AsyncLease)
 
 
-class _ConsumerCalls(Generic[L]):
+class _ConsumerMethods(Generic[L]):
     """The methods that both kinds of consumers share."""
 
     def __init__(self, http: Any, api: ConsumerApi) -> None:
         self._http = http
         self._api = api
 
-    @call
+    @api_method
     def fetch(
         self,
         /,
@@ -138,70 +138,70 @@ class _ConsumerCalls(Generic[L]):
     ) -> Steps[L]:
         """Leases the next sessions, with their rows.
 
-        :param limit: maximum number of sessions, or groups
-        :param wait_s: how long to wait for the first; after this time, the lease is empty
-        :param min_weight_version: sessions with an older token, or one of unknown version, are discarded
-        :param lease_id: id of a lease whose response was lost: its sessions come first
+        :param limit: maximum number of sessions, or of groups
+        :param wait_s: maximum time to wait for the first session; the lease is empty if none becomes available
+        :param min_weight_version: sessions with a token of an older or unknown weight version are discarded
+        :param lease_id: id of a lease whose response was lost; its sessions are returned first
         :param rows: parameters of docs/http-api.md, "Trajectories"
         """
         options = {"limit": limit, "lease_s": lease_s, "min_weight_version": min_weight_version, **rows}
         # The id is set here, so that the request can be repeated if its response is lost.
-        body = {**row_options(options), "lease_id": lease_id or str(uuid.uuid4())}
+        body = {**build_row_query(options), "lease_id": lease_id or str(uuid.uuid4())}
         until = time.monotonic() + wait_s
         discarded = {"stale": 0, "unversioned": 0, "incomplete": 0}
         while True:
             left = max(0.0, until - time.monotonic())
-            answer = yield from self._api.ask("POST", "/fetch", {**body, "wait_s": min(POLL_S, left)})
-            for why, count in answer["discarded"].items():
-                discarded[why] = discarded.get(why, 0) + count
-            discarded["incomplete"] += answer.get("incomplete", 0)
-            if answer["sessions"] or left <= POLL_S:
-                sessions = [_fetched(one) for one in answer["sessions"]]
-                return self._lease(_FetchedLease(answer["lease_id"], sessions, discarded))
+            response = yield from self._api.send("POST", "/fetch", {**body, "wait_s": min(POLL_S, left)})
+            for reason, count in response["discarded"].items():
+                discarded[reason] = discarded.get(reason, 0) + count
+            discarded["incomplete"] += response.get("incomplete", 0)
+            if response["sessions"] or left <= POLL_S:
+                sessions = [_parse_session(one) for one in response["sessions"]]
+                return self._lease(_FetchedLease(response["lease_id"], sessions, discarded))
 
-    @call
+    @api_method
     def release(self) -> Steps[list[str]]:
         """Ends all leases of the consumer, for example after a crash: unacknowledged sessions are delivered again.
 
-        :returns: the sessions
+        :returns: the ids of these sessions
         """
-        answer = yield from self._api.ask("POST", "/release", {})
-        released: list[str] = answer["released"]
+        response = yield from self._api.send("POST", "/release", {})
+        released: list[str] = response["released"]
         return released
 
-    @call
+    @api_method
     def info(self) -> Steps[dict[str, Any]]:
         """Returns its settings, and the numbers of ``available``, ``leased`` and ``acknowledged`` sessions."""
-        return self._api.ask("GET")
+        return self._api.send("GET")
 
-    @call
+    @api_method
     def delete(self) -> Steps[bool]:
-        """Deletes the consumer; sessions stay.
+        """Deletes the consumer, but not its sessions.
 
         :returns: whether it existed
         """
-        answer = yield from self._api.ask("DELETE")
-        return bool(answer["status"] == "deleted")
+        response = yield from self._api.send("DELETE")
+        return bool(response["status"] == "deleted")
 
     def _lease(self, fetched: _FetchedLease) -> L:
         raise NotImplementedError
 
 
-class Consumer(_ConsumerCalls[Lease], Threads):
+class Consumer(_ConsumerMethods[Lease], SyncRunner):
     """A name under which the processes of a trainer share completed sessions; any number may use it concurrently."""
 
     def _lease(self, fetched: _FetchedLease) -> Lease:
         return Lease(self._http, self._api, fetched)
 
 
-class AsyncConsumer(_ConsumerCalls[AsyncLease], Loop):
-    """Same as :class:`Consumer`, for an event loop."""
+class AsyncConsumer(_ConsumerMethods[AsyncLease], AsyncRunner):
+    """A consumer for an event loop, otherwise like :class:`Consumer`."""
 
     def _lease(self, fetched: _FetchedLease) -> AsyncLease:
         return AsyncLease(self._http, self._api, fetched)
 
 
-def _fetched(session: Mapping[str, Any]) -> Fetched:
+def _parse_session(session: Mapping[str, Any]) -> Fetched:
     fields = {name: value for name, value in session.items() if name != "trajectories"}
     copied = ("session_id", "reward", "metadata", "deliveries")
     return Fetched(rows=parse_rows(session), fields=fields, **{name: session[name] for name in copied})

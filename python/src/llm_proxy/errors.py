@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class LlmProxyError(Exception):
-    """The base of every error of this package."""
+    """The base class of all errors of this package."""
 
 
 class ProxyApiError(LlmProxyError):

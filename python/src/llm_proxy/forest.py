@@ -1,7 +1,7 @@
 """Rows with each token once, packed for tree attention (docs/your-trainer.md).
 
-A forest is packed in depth-first order: whatever follows a token in some row follows it here, at once, until its
-``end``. So a token sees exactly those of its own rows if it attends to ``key`` where ``key <= query < end[key]``.
+A forest is packed in depth-first order: the tokens that continue a token, in any row, are adjacent, from the token to
+its ``end``. A token therefore attends exactly to the tokens of its own rows if ``key <= query < end[key]``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_OF_A_FOREST = ("session_id", "leaf", "prompt_tokens", "response_tokens")
+_FOREST_FIELDS = ("session_id", "leaf", "prompt_tokens", "response_tokens")
 
 
 @dataclass(frozen=True)
 class PackedForest:
-    """Rows as one sequence of ``T`` tokens; all arrays but the last two are as long."""
+    """Rows as one sequence of ``T`` tokens. All arrays except ``tokens`` and ``rows`` have length ``T``."""
 
     #: int64: token ids.
     ids: NDArray[np.int64]
@@ -30,17 +30,17 @@ class PackedForest:
     #: int64: the exclusive end of the tokens that attend to this one. ``(key <= query) & (query < end[key])`` is the
     #: mask.
     end: NDArray[np.int64]
-    #: int64: the token whose logits predict this one; -1 of the first token of a row.
+    #: int64: the index of the token whose logits predict this one; -1 for the first token of a row.
     before: NDArray[np.int64]
-    #: int64: the index in ``rows`` of the row that trains the token; -1: none, the loss mask is 0.
+    #: int64: the index in ``rows`` of the row that trains the token; -1 if none does, and the loss mask is 0.
     trained_by: NDArray[np.int64]
     #: float64: natural logarithms, as the engine reported them; 0.0 where no row trains the token.
     logprobs: NDArray[np.float64]
-    #: float64: the reward of the row that trains the token; NaN where there is none.
+    #: float64: the reward of the row that trains the token; NaN without a reward.
     rewards: NDArray[np.float64]
-    #: For each row, int64: the positions of its tokens, prompt and response.
+    #: For each row, int64: the indices in ``ids`` of its tokens, prompt and response.
     tokens: Sequence[NDArray[np.int64]]
-    #: For each row, its fields in the forest.
+    #: The fields of each row, as the proxy returns them.
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
 
     @property
@@ -50,39 +50,40 @@ class PackedForest:
         return mask
 
     def attention_mask(self) -> NDArray[np.bool_]:
-        """bool, ``(T, T)``: whether the token of a line attends to that of a column. For tests and short sequences."""
+        """bool, ``(T, T)``: whether token ``i`` attends to token ``j``. Its size limits it to short sequences."""
         import numpy as np
 
-        places = np.arange(len(self.ids))
-        mask: NDArray[np.bool_] = (places <= places[:, None]) & (places[:, None] < self.end)
+        indices = np.arange(len(self.ids))
+        mask: NDArray[np.bool_] = (indices <= indices[:, None]) & (indices[:, None] < self.end)
         return mask
 
     def of_rows(self, numbers: Sequence[float] | NDArray[Any]) -> list[NDArray[Any]]:
-        """Converts numbers per token of the sequence to numbers per token of each row's response."""
+        """Splits numbers per token of the sequence into numbers per response token of each row."""
         import numpy as np
 
         values = np.asarray(numbers)
         return [
-            values[places[row["prompt_tokens"] :]] for places, row in zip(self.tokens, self.rows, strict=True)
+            values[indices[row["prompt_tokens"] :]]
+            for indices, row in zip(self.tokens, self.rows, strict=True)
         ]
 
     def unpack(self) -> list[Row]:
         """Returns the original rows."""
-        return [self._row(place) for place in range(len(self.rows))]
+        return [self._build_row(index) for index in range(len(self.rows))]
 
-    def _row(self, place: int) -> Row:
+    def _build_row(self, index: int) -> Row:
         import numpy as np
 
-        row, places = self.rows[place], self.tokens[place]
-        prompt, response = np.split(places, [row["prompt_tokens"]])
-        mask = self.trained_by[response] == place
+        row, indices = self.rows[index], self.tokens[index]
+        prompt, response = np.split(indices, [row["prompt_tokens"]])
+        mask = self.trained_by[response] == index
         lists = {
             "prompt_ids": self.ids[prompt].tolist(),
             "response_ids": self.ids[response].tolist(),
             "response_mask": mask.astype(np.int64).tolist(),
             "response_logprobs": np.where(mask, self.logprobs[response], 0.0).tolist(),
         }
-        rest = {name: value for name, value in row.items() if name not in _OF_A_FOREST}
+        rest = {name: value for name, value in row.items() if name not in _FOREST_FIELDS}
         return parse_row(row["session_id"], {**rest, **lists})
 
 
@@ -90,62 +91,60 @@ class PackedForest:
 class TokenForest:
     """The response of ``GET /forest``, or ``GET /sessions/{id}/forest``."""
 
-    #: Nodes; each follows its parent. With ``turn_id``: one completion.
+    #: Nodes, each after its parent; a node with ``turn_id`` is a completion.
     nodes: Sequence[Mapping[str, Any]] = field(repr=False)
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
     sessions: Sequence[Mapping[str, Any]] = field(repr=False)
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> TokenForest:
+    def of(cls, response: Mapping[str, Any]) -> TokenForest:
         """Creates a forest from the proxy's JSON."""
-        return cls(answer["nodes"], answer["rows"], answer["sessions"])
+        return cls(response["nodes"], response["rows"], response["sessions"])
 
     def pack(self, max_tokens: int | None = None) -> list[PackedForest]:
         """Packs all rows; rows that share the longest prefixes are adjacent.
 
-        :param max_tokens: limit of a sequence; a prefix that rows of two sequences share is in both, and is trained in
-            one. Default: one sequence contains all
-        :returns: sequences; rows without tokens are in none
-        :raises ValueError: a row alone exceeds the limit
+        :param max_tokens: limit of a sequence; a prefix that rows of two sequences share is in both, but is trained in
+            one only. Default: one sequence contains all rows
+        :returns: sequences, without rows that have no tokens
+        :raises ValueError: if a single row exceeds the limit
         """
-        paths = {place: self._path(row) for place, row in enumerate(self.rows) if row["leaf"] is not None}
+        paths = {index: self._get_path(row) for index, row in enumerate(self.rows) if row["leaf"] is not None}
         packs: list[list[int]] = []
         nodes: set[int] = set()
         length = 0
-        for place in self._depth_first(paths):
-            new = [node for node in paths[place] if node not in nodes]
+        for index in self._sort_depth_first(paths):
+            new = [node for node in paths[index] if node not in nodes]
             added = sum(len(self.nodes[node]["ids"]) for node in new)
             if not packs or (max_tokens is not None and length + added > max_tokens):
                 packs.append([])
                 nodes, length = set(), 0
-                new = paths[place]
+                new = paths[index]
                 added = sum(len(self.nodes[node]["ids"]) for node in new)
             if max_tokens is not None and added > max_tokens:
-                raise ValueError(f"row {place} has {added} tokens, more than {max_tokens}")
-            packs[-1].append(place)
+                raise ValueError(f"row {index} has {added} tokens, more than {max_tokens}")
+            packs[-1].append(index)
             nodes.update(new)
             length += added
-        return [self._packed(places, paths) for places in packs]
+        return [self._pack_rows(indices, paths) for indices in packs]
 
-    def _path(self, row: Mapping[str, Any]) -> list[int]:
+    def _get_path(self, row: Mapping[str, Any]) -> list[int]:
         """Returns the nodes of a row, from the root to the leaf."""
         path: list[int] = []
-        at = row["leaf"]
-        while at is not None:
-            path.append(at)
-            at = self.nodes[at]["parent"]
+        node = row["leaf"]
+        while node is not None:
+            path.append(node)
+            node = self.nodes[node]["parent"]
         return path[::-1]
 
-    def _depth_first(self, paths: Mapping[int, list[int]]) -> Iterator[int]:
-        """Yields rows in depth-first order: paths with a common prefix are adjacent, each node before its
-        continuations.
-        """
+    def _sort_depth_first(self, paths: Mapping[int, list[int]]) -> Iterator[int]:
+        """Yields the indices of rows so that paths with a common prefix are adjacent."""
         return iter(sorted(paths, key=paths.__getitem__))
 
-    def _packed(self, places: Sequence[int], paths: Mapping[int, Sequence[int]]) -> PackedForest:
+    def _pack_rows(self, indices: Sequence[int], paths: Mapping[int, Sequence[int]]) -> PackedForest:
         import numpy as np
 
-        starts, end, before, positions = self._place_nodes([paths[place] for place in places])
+        starts, end, before, positions = self._lay_out_nodes([paths[index] for index in indices])
         count = len(before)
         ids = np.empty(count, np.int64)
         for node, start in starts.items():
@@ -154,8 +153,8 @@ class TokenForest:
         logprobs = np.zeros(count)
         rewards = np.full(count, np.nan)
         tokens = []
-        for number, place in enumerate(places):
-            row, path = self.rows[place], paths[place]
+        for number, index in enumerate(indices):
+            row, path = self.rows[index], paths[index]
             tokens.append(
                 np.concatenate([np.arange(len(self.nodes[node]["ids"])) + starts[node] for node in path])
             )
@@ -167,13 +166,13 @@ class TokenForest:
                 trained_by[span] = number
                 logprobs[span] = self.nodes[node]["logprobs"]
                 rewards[span] = np.nan if row["reward"] is None else row["reward"]
-        rows = [self.rows[place] for place in places]
+        rows = [self.rows[index] for index in indices]
         return PackedForest(ids, positions, end, before, trained_by, logprobs, rewards, tokens, rows)
 
-    def _place_nodes(
+    def _lay_out_nodes(
         self, paths: Sequence[Sequence[int]]
     ) -> tuple[dict[int, int], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the start of each node, and for each token its end, the preceding token and its position."""
+        """Returns the start of each node, and for each token its end, the token before it, and its position."""
         import numpy as np
 
         starts: dict[int, int] = {}
@@ -187,9 +186,9 @@ class TokenForest:
                 length = len(self.nodes[node]["ids"])
                 if node not in starts:
                     starts[node] = count
-                    places = np.arange(count - 1, count - 1 + length)
-                    places[:1] = last
-                    before.append(places)
+                    indices = np.arange(count - 1, count - 1 + length)
+                    indices[:1] = last
+                    before.append(indices)
                     positions.append(np.arange(depth, depth + length))
                     count += length
                 if length > 0:
@@ -200,10 +199,10 @@ class TokenForest:
         end = np.empty(count, np.int64)
         for node, start in starts.items():
             end[start : start + len(self.nodes[node]["ids"])] = ends[node]
-        return starts, end, _joined(before), _joined(positions)
+        return starts, end, _concatenate(before), _concatenate(positions)
 
 
-def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _concatenate(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     import numpy as np
 
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Rollouts, on any server that runs them (docs/rollouts.md)."""
+"""Rollouts, which a proxy or a rollout server runs (docs/rollouts.md)."""
 
 from __future__ import annotations
 
@@ -13,106 +13,106 @@ from typing import Any
 
 import httpx
 
-from .api import NOT_THERE, Api, quoted
+from .api import UNAVAILABLE_STATUSES, Api, quote_id
 from .errors import ProxyApiError
-from .steps import Answer, Pause, Steps
+from .steps import Pause, Response, Steps
 
 logger = logging.getLogger("llm_proxy")
 
-#: An agent may run for hours; the server sends a sign of life every 15 s.
+#: An agent may run for hours; the server sends whitespace every 15 s, so a silent connection is broken.
 _ROLLOUT_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
-#: How long requests to a server that has never responded are retried: its address may be wrong.
-_PATIENCE_S = 30.0
-#: The same for the only server, if it has responded before: days of training depend on it, and it may be restarting
-#: elsewhere.
-_LONG_PATIENCE_S = 600.0
+#: Requests to a server that has never responded are retried for this long; its address may be wrong.
+_RETRY_LIMIT_S = 30.0
+#: Limit for the only server, if it has responded before: days of training depend on it, and the cluster may be
+#: starting it on another machine.
+_LONG_RETRY_LIMIT_S = 600.0
 _RETRY_BASE_S = 0.25
-_LONGEST_DELAY_S = 15.0
-#: A connection that lasted this long, longer than it may be silent, does not count as a failed attempt.
-_HELD_S = 90.0
-_FAREWELL_TIMEOUT = httpx.Timeout(5)
+_MAX_DELAY_S = 15.0
+#: A connection that lasted longer than this, and so longer than the timeout, is not a failed attempt.
+_STABLE_S = 90.0
+_CANCEL_TIMEOUT = httpx.Timeout(5)
 
 
 class Rollouts:
-    """Runs each rollout at one of ``apis``, or the next if that one is unavailable.
+    """Runs each rollout on one of ``apis``, and on the next one if that is unavailable.
 
     :param apis: proxies that run or forward rollouts, or rollout servers
     """
 
     def __init__(self, apis: Sequence[Api]) -> None:
         self._apis = tuple(apis)
-        self._answered: set[str] = set()
+        self._responded: set[str] = set()
 
     def run(self, rollout: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         """Runs an agent and waits for the result.
 
-        If a connection breaks or a server restarts, the request is repeated: by its id, a running rollout is joined,
-        and the result of an ended one is returned again. If the task is cancelled, the agent is ended.
+        The request is repeated if a connection breaks or a server restarts. The server recognizes the rollout by its
+        id: it joins a running one, and returns the result of a completed one. Cancelling the task ends the agent.
 
         :param rollout: the body of ``POST /rollouts``, with a ``rollout_id``
         :returns: the response for a completed rollout
-        :raises ProxyApiError: that names the failure; the failure of an agent is not a failure of its rollout
+        :raises ProxyApiError: if the rollout failed; a rollout whose agent failed does not raise
         """
         *others, last = random.sample(self._apis, len(self._apis))
         for api in others:
             with contextlib.suppress(_UnreachableError):
-                return (yield from self._run_at(api, rollout, _PATIENCE_S))
-        is_known = last.url in self._answered and not others
-        return (yield from self._run_at(last, rollout, _LONG_PATIENCE_S if is_known else _PATIENCE_S))
+                return (yield from self._run_at(api, rollout, _RETRY_LIMIT_S))
+        is_known = last.url in self._responded and not others
+        return (yield from self._run_at(last, rollout, _LONG_RETRY_LIMIT_S if is_known else _RETRY_LIMIT_S))
 
     def cancel(self, rollout_id: str) -> Steps[None]:
-        """Cancels a rollout, wherever it runs; callers that wait for it receive a ``ProxyApiError``."""
+        """Cancels a rollout on whichever server it runs; callers that wait for it receive a ``ProxyApiError``."""
         for api in self._apis:
             yield from _cancel(api, rollout_id)
 
     def _run_at(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
         try:
-            return (yield from self._until_done(api, rollout, patience_s))
+            return (yield from self._run_with_retries(api, rollout, patience_s))
         except (asyncio.CancelledError, KeyboardInterrupt):
             yield from _cancel(api, str(rollout["rollout_id"]))
             raise
 
-    def _until_done(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
+    def _run_with_retries(
+        self, api: Api, rollout: Mapping[str, Any], patience_s: float
+    ) -> Steps[dict[str, Any]]:
         request = api.request("POST", "/rollouts", json=rollout, timeout=_ROLLOUT_TIMEOUT)
-        heard, failures = time.monotonic(), 0
+        last_response_at, failures = time.monotonic(), 0
         while True:
             began = time.monotonic()
-            refusal: ProxyApiError
+            failure: ProxyApiError
             try:
-                answer = _done(request.url, (yield request))
+                response = _parse_result(request.url, (yield request))
             except httpx.HTTPError as error:
-                refusal = _UnreachableError(
-                    f"no rollout server at {request.url}: {error or type(error).__name__}"
+                failure = _UnreachableError(
+                    f"no rollout server responds at {request.url}: {error or type(error).__name__}"
                 )
             except ProxyApiError as error:
-                refusal = error
+                failure = error
             else:
-                self._answered.add(api.url)
-                return answer
+                self._responded.add(api.url)
+                return response
             now = time.monotonic()
-            if now - began > _HELD_S:
-                heard, failures = now, 0
-            is_away = refusal.status in (0, *NOT_THERE) or refusal.code == "shutting_down"
-            if not is_away or now - heard >= patience_s:
-                raise refusal
-            logger.warning("%s; asking again", refusal)
-            delay = min(_LONGEST_DELAY_S, _RETRY_BASE_S * 2**failures)
+            if now - began > _STABLE_S:
+                last_response_at, failures = now, 0
+            is_unavailable = failure.status in (0, *UNAVAILABLE_STATUSES) or failure.code == "shutting_down"
+            if not is_unavailable or now - last_response_at >= patience_s:
+                raise failure
+            logger.warning("%s; retrying", failure)
+            delay = min(_MAX_DELAY_S, _RETRY_BASE_S * 2**failures)
             failures += 1
             yield Pause(delay * (1 + random.random()) / 2)
 
 
 def _cancel(api: Api, rollout_id: str) -> Steps[None]:
-    request = api.request("DELETE", f"/rollouts/{quoted(rollout_id)}", timeout=_FAREWELL_TIMEOUT)
+    request = api.request("DELETE", f"/rollouts/{quote_id(rollout_id)}", timeout=_CANCEL_TIMEOUT)
     try:
-        answer = yield request
+        response = yield request
     except httpx.HTTPError as error:
-        # Its server ends it too, a little later, because no client waits for it any more.
-        logger.warning(
-            "no response confirms that %s was cancelled: %s", request.url, error or type(error).__name__
-        )
+        # The server cancels it later, when it notices that no client waits for it.
+        logger.warning("cancellation of %s was not confirmed: %s", request.url, error or type(error).__name__)
     else:
-        if answer.status >= 300 and answer.status != 404:
-            logger.warning("%s was not cancelled: %s", request.url, answer.text[:300])
+        if response.status >= 300 and response.status != 404:
+            logger.warning("%s was not cancelled: %s", request.url, response.text[:300])
 
 
 class _UnreachableError(ProxyApiError):
@@ -120,20 +120,20 @@ class _UnreachableError(ProxyApiError):
         super().__init__(message, status=0, code="unreachable")
 
 
-def _done(url: str, answer: Answer) -> dict[str, Any]:
-    """Returns the result.
+def _parse_result(url: str, response: Response) -> dict[str, Any]:
+    """Returns the result of a rollout from its response.
 
-    :raises ProxyApiError: with the server's message, which contains the remedy
+    :raises ProxyApiError: with the message of the server
     """
-    status = answer.status
+    status = response.status
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-        body: dict[str, Any] = json.loads(answer.text)
+        body: dict[str, Any] = json.loads(response.text)
         if status < 300 and body["status"] == "done":
             return body
         error = body if status >= 300 else body["error"]
         code, detail = str(error.get("code", "unknown")), str(error["detail"])
         if status == 404:
-            detail += " (give llm-proxy serve a --rollout-server: llm-proxy rollout --listen)"
+            detail += " (start llm-proxy rollout --listen, and llm-proxy serve with --rollout-server)"
         raise ProxyApiError(f"{url}: {detail}", status=status, code=code)
-    what = f"{url} does not answer as this version of llm-proxy does ({status})"
-    raise ProxyApiError(what, status=status, code="unknown")
+    message = f"{url} did not respond like this version of llm-proxy ({status})"
+    raise ProxyApiError(message, status=status, code="unknown")

@@ -1,4 +1,4 @@
-"""Rows that a trainer can train on."""
+"""Rows: token sequences for training."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn(TurnFields):
-    """One turn in a row."""
+    """A turn in a row."""
 
-    #: Its engine requests, if it continued after a cut (``--continue-responses``); empty: it had one.
+    #: The engine requests of a turn that continued after a cut (``--continue-responses``); empty for a single request.
     engine_requests: Sequence[EngineRequest] = ()
     #: All fields of the proxy's response.
     fields: Mapping[str, Any] = field(repr=False)
@@ -25,7 +25,7 @@ class Turn(TurnFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Row(RowFields):
-    """One sequence of a session; the lists of the response are equally long."""
+    """A token sequence of a session; the ``response_`` lists have equal lengths."""
 
     session_id: str
     turns: Sequence[Turn]
@@ -44,7 +44,7 @@ class Row(RowFields):
         }
 
     def of_turns(self, **numbers: Sequence[float | None]) -> dict[str, dict[str, list[float | None]]]:
-        """Converts numbers per token of the response for ``Session.add``: by turn, of turns that this row trains.
+        """Splits numbers per response token by turn, for ``Session.add``; only turns that this row trains are included.
 
         :param numbers: lists as long as the response: ``advantages``, ``ratios``, ``entropies``, ``loss_weights``
         """
@@ -66,25 +66,26 @@ _LISTS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
 T = TypeVar("T", Row, Turn, EngineRequest)
 
 
-def parse_rows(answer: Mapping[str, Any]) -> list[Row]:
+def parse_rows(response: Mapping[str, Any]) -> list[Row]:
     """Returns the rows of a response of ``GET /sessions/{id}/trajectories``."""
-    return [parse_row(answer["session_id"], row) for row in answer["trajectories"]]
+    return [parse_row(response["session_id"], row) for row in response["trajectories"]]
 
 
 def parse_row(session_id: str, row: Mapping[str, Any]) -> Row:
-    """Returns one row of such a response."""
-    turns = [_made(Turn, turn, engine_requests=_parse_requests(turn), fields=turn) for turn in row["turns"]]
+    """Returns a row of a session from its JSON."""
+    turns = [_create(Turn, turn, engine_requests=_parse_requests(turn), fields=turn) for turn in row["turns"]]
     others = {name: value for name, value in row.items() if name not in _LISTS}
-    return _made(Row, row, session_id=session_id, turns=turns, fields=others)
+    return _create(Row, row, session_id=session_id, turns=turns, fields=others)
 
 
 def _parse_requests(turn: Mapping[str, Any]) -> list[EngineRequest]:
-    return [_made(EngineRequest, request) for request in turn.get("engine_requests", [])]
+    return [_create(EngineRequest, request) for request in turn.get("engine_requests", [])]
 
 
-def _made(kind: type[T], values: Mapping[str, Any], **own: Any) -> T:
-    """Creates an object from the proxy's fields of the same names, except those that are given. A proxy of an earlier
-    release lacks fields that have a default, and has others by their former names.
+def _create(kind: type[T], values: Mapping[str, Any], **own: Any) -> T:
+    """Creates an object from ``own`` and, for its other fields, from the values of the same names.
+
+    Proxies of earlier releases omit fields that have a default, and use the former names of others.
     """
     names = [spec.name for spec in fields(kind) if spec.name not in own]
     former = {name: values[FORMER_NAMES[name]] for name in names if FORMER_NAMES.get(name) in values}

@@ -1,4 +1,4 @@
-"""One rollout, for threads and for event loops."""
+"""A session, for threads and for event loops."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from .api import POLL_S, Api, build_query, quoted, row_options, without_none
+from .api import POLL_S, Api, build_query, build_row_query, omit_none, quote_id
 from .forest import TokenForest
 from .rows import Row, parse_rows
-from .steps import Loop, Steps, Threads, call
+from .steps import AsyncRunner, Steps, SyncRunner, api_method
 
 Numbers = Mapping[str, Mapping[str, Sequence[float | None]]]
 
 
-class _SessionCalls:
+class _SessionMethods:
     """The methods that both kinds of sessions share."""
 
     def __init__(self, http: Any, api: Api, session_id: str, agent_key: str | None) -> None:
@@ -32,48 +32,48 @@ class _SessionCalls:
     @property
     def base_url(self) -> str:
         """The base URL for the agent's OpenAI client."""
-        return f"{self._api.url}/{quoted(self._id)}/v1"
+        return f"{self._api.url}/{quote_id(self._id)}/v1"
 
     @property
     def anthropic_url(self) -> str:
-        """The base URL for an Anthropic or a Gemini client, which appends its API version itself."""
+        """The base URL for an Anthropic or Gemini client, which appends the API version itself."""
         return self.base_url.removesuffix("/v1")
 
     @property
     def agent_key(self) -> str | None:
-        """The API key for the agent; on a proxy without keys the encoded session id, because SDKs require a key.
+        """The API key for the agent; ``None`` for a session that this client did not create.
 
-        None for a session that this client did not create.
+        For a proxy without keys, it is the encoded session id, because SDKs require a key.
         """
         return self._agent_key
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
-    @call
+    @api_method
     def info(self) -> Steps[dict[str, Any]]:
         """Returns the session's fields, without its turns."""
-        # A wait with timeout 0 is the cheapest read of a single session.
-        answer: dict[str, Any] = yield from self._ask("GET", "/wait", params={"timeout_s": 0})
-        del answer["timed_out"]
-        return answer
+        # The proxy has no route for a session without its turns, but a wait with timeout 0 returns that.
+        response: dict[str, Any] = yield from self._send("GET", "/wait", params={"timeout_s": 0})
+        del response["timed_out"]
+        return response
 
-    @call
+    @api_method
     def wait(self, timeout_s: float | None = None) -> Steps[dict[str, Any]]:
-        """Waits until the session is completed or aborted, without limit by default.
+        """Waits until the session is completed or aborted; there is no limit by default.
 
-        :raises TimeoutError: if it has not ended in time
+        :raises TimeoutError: if it has not ended after ``timeout_s`` seconds
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = POLL_S if until is None else max(0.0, min(POLL_S, until - time.monotonic()))
-            answer: dict[str, Any] = yield from self._ask("GET", "/wait", params={"timeout_s": left})
-            if not answer.pop("timed_out"):
-                return answer
+            response: dict[str, Any] = yield from self._send("GET", "/wait", params={"timeout_s": left})
+            if not response.pop("timed_out"):
+                return response
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError(f"session {self._id} has not ended within {timeout_s} s")
 
-    @call
+    @api_method
     def reward(
         self,
         reward: float,
@@ -85,21 +85,21 @@ class _SessionCalls:
     ) -> Steps[None]:
         """Sets the reward, replacing an earlier one.
 
-        :param components: named parts of it, for information
+        :param components: named components of the reward, for information
         :param turns: rewards of single turns, by index or id
         :param agent_roles: rewards for the rows of an agent role (docs/lines.md)
         :param lines: deprecated: the former name of ``agent_roles``, until 0.3.0
         """
-        # Sent by its former name until 0.3.0: proxies of 0.1.0 reject the present one.
+        # Sent by its former name until 0.3.0, because proxies of 0.1.0 reject the new one.
         parts = {
             "components": components,
             "turns": turns,
             "lines": lines if agent_roles is None else agent_roles,
         }
-        given = {name: dict(part) for name, part in parts.items() if part is not None}
-        yield from self._ask("POST", "/reward", json={"reward": float(reward), **given})
+        set_parts = {name: dict(part) for name, part in parts.items() if part is not None}
+        yield from self._send("POST", "/reward", json={"reward": float(reward), **set_parts})
 
-    @call
+    @api_method
     def mark(
         self,
         *,
@@ -115,37 +115,37 @@ class _SessionCalls:
         :returns: the session's fields
         """
         own = {"labels": labels, "note": note}
-        body: dict[str, Any] = _marks(own) if turns is None else {**_marks(own), "turns": {}}
-        for turn, marks in (turns or {}).items():
-            body["turns"][turn] = _marks(marks)
-        answer: dict[str, Any] = yield from self._ask("PATCH", json=body)
-        return answer
+        body: dict[str, Any] = _build_labels(own) if turns is None else {**_build_labels(own), "turns": {}}
+        for turn, labeled in (turns or {}).items():
+            body["turns"][turn] = _build_labels(labeled)
+        response: dict[str, Any] = yield from self._send("PATCH", json=body)
+        return response
 
-    @call
+    @api_method
     def complete(self) -> Steps[dict[str, Any]]:
         """Completes the session. Later requests are rejected."""
         return self._end("complete")
 
-    @call
+    @api_method
     def abort(self) -> Steps[dict[str, Any]]:
         """Aborts the session."""
         return self._end("abort")
 
-    @call
+    @api_method
     def reset(self) -> Steps[dict[str, Any]]:
-        """Deletes its turns, its reward and its labels, and opens it again."""
+        """Deletes the turns, reward and labels of the session, and makes it active again."""
         return self._end("reset")
 
-    @call
+    @api_method
     def delete(self) -> Steps[bool]:
         """Deletes the session and its turns.
 
         :returns: whether it existed
         """
-        answer = yield from self._ask("DELETE")
-        return bool(answer["deleted"])
+        response = yield from self._send("DELETE")
+        return bool(response["deleted"])
 
-    @call
+    @api_method
     def rows(
         self,
         *,
@@ -159,7 +159,7 @@ class _SessionCalls:
         mask_stale_tokens: bool = False,
         details: str | Sequence[str] = (),
     ) -> Steps[list[Row]]:
-        """Returns its rows for training; parameters are those of docs/http-api.md, "Trajectories"."""
+        """Returns the rows of the session for training; docs/http-api.md, "Trajectories", explains the parameters."""
         options = {
             "prompt_length": prompt_length,
             "response_length": response_length,
@@ -171,68 +171,68 @@ class _SessionCalls:
             "mask_stale_tokens": mask_stale_tokens,
             "details": details,
         }
-        answer = yield from self._ask("GET", "/trajectories", params=build_query(row_options(options)))
-        return parse_rows(answer)
+        response = yield from self._send("GET", "/trajectories", params=build_query(build_row_query(options)))
+        return parse_rows(response)
 
-    @call
+    @api_method
     def forest(self, *, side_calls: bool = False, rejected: bool = False) -> Steps[TokenForest]:
-        """Returns its rows with each token once, for packing with tree attention."""
+        """Returns the rows of the session with each token once, to be packed for tree attention."""
         options = {"side_calls": side_calls, "rejected": rejected}
-        answer = yield from self._ask("GET", "/forest", params=build_query(options))
-        return TokenForest.of(answer)
+        response = yield from self._send("GET", "/forest", params=build_query(options))
+        return TokenForest.of(response)
 
-    @call
+    @api_method
     def export(self, format: str, /, **options: Any) -> Steps[list[dict[str, Any]]]:  # noqa: A002
-        """Exports it in a format of other tools (docs/load-rows.md#formats-of-other-tools): ``sft``, ``training_trace``
-        or ``atif``.
+        """Exports the session in a format of other tools (docs/load-rows.md#formats-of-other-tools).
 
-        :param options: options of its rows, such as ``select``
+        :param format: ``sft``, ``training_trace`` or ``atif``
+        :param options: options of rows, such as ``select``
         """
         query = build_query({"format": format, **options})
-        found: list[dict[str, Any]] = yield from self._ask("GET", "/export", params=query, lines=True)
+        found: list[dict[str, Any]] = yield from self._send("GET", "/export", params=query, lines=True)
         return found
 
-    @call
+    @api_method
     def add(self, turns: Numbers, *, teacher: str | None = None) -> Steps[int]:
-        """Stores trainer data for its tokens, replacing earlier values (docs/details.md).
+        """Stores trainer data for tokens of the session and replaces earlier values (docs/details.md).
 
-        :param turns: by index or id, the result of :meth:`Row.of_turns`
-        :param teacher: name of the teacher of the ``teacher_logprobs``
-        :returns: the number of turns that now have them
+        :param turns: values by index or id of the turn, as :meth:`Row.of_turns` returns them
+        :param teacher: the name of the teacher, for ``teacher_logprobs``
+        :returns: the number of turns that have the data
         """
-        body = without_none({"turns": turns, "teacher": teacher})
-        answer = yield from self._ask("POST", "/details", json=body)
-        return int(answer["turns"])
+        body = omit_none({"turns": turns, "teacher": teacher})
+        response = yield from self._send("POST", "/details", json=body)
+        return int(response["turns"])
 
-    @call
+    @api_method
     def score(self, *, model: str | None = None, teacher: str | None = None) -> Steps[dict[str, Any]]:
         """Scores the session with a teacher model and stores the logprobs (docs/details.md).
 
-        :param model: only an engine that lists it is used; default: any
-        :param teacher: the name under which they are stored; default: the model's
+        :param model: the model that the engine must serve; default: any
+        :param teacher: the name under which the logprobs are stored; default: the name of the model
         """
-        body = without_none({"model": model, "teacher": teacher})
-        answer: dict[str, Any] = yield from self._ask("POST", "/score", json=body)
-        return answer
+        body = omit_none({"model": model, "teacher": teacher})
+        response: dict[str, Any] = yield from self._send("POST", "/score", json=body)
+        return response
 
     def _end(self, how: str) -> Steps[dict[str, Any]]:
-        answer: dict[str, Any] = yield from self._ask("POST", f"/{how}")
-        return answer
+        response: dict[str, Any] = yield from self._send("POST", f"/{how}")
+        return response
 
-    def _end_of_block(self, error: type[BaseException] | None) -> Steps[dict[str, Any]]:
+    def _end_block(self, error: type[BaseException] | None) -> Steps[dict[str, Any]]:
         return self._end("complete" if error is None else "abort")
 
-    def _ask(self, method: str, route: str = "", **options: Any) -> Steps[Any]:
-        return self._api.call(method, f"/sessions/{quoted(self._id)}{route}", **options)
+    def _send(self, method: str, route: str = "", **options: Any) -> Steps[Any]:
+        return self._api.send(method, f"/sessions/{quote_id(self._id)}{route}", **options)
 
 
-def _marks(given: Mapping[str, Any]) -> dict[str, Any]:
-    marks = without_none(given)
-    return {**marks, "note": marks["note"] or None} if "note" in marks else marks
+def _build_labels(given: Mapping[str, Any]) -> dict[str, Any]:
+    labels = omit_none(given)
+    return {**labels, "note": labels["note"] or None} if "note" in labels else labels
 
 
-class Session(_SessionCalls, Threads):
-    """One rollout. As a context manager, it is completed at the end of the block, or aborted by an exception."""
+class Session(_SessionMethods, SyncRunner):
+    """A session. As a context manager, it is completed at the end of the block, or aborted after an exception."""
 
     def __enter__(self) -> Session:
         return self
@@ -240,11 +240,11 @@ class Session(_SessionCalls, Threads):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._do(self._end_of_block(kind))
+        self._run_steps(self._end_block(kind))
 
 
-class AsyncSession(_SessionCalls, Loop):
-    """Same as :class:`Session`, for an event loop."""
+class AsyncSession(_SessionMethods, AsyncRunner):
+    """A session for an event loop, otherwise like :class:`Session`."""
 
     async def __aenter__(self) -> AsyncSession:
         return self
@@ -252,4 +252,4 @@ class AsyncSession(_SessionCalls, Loop):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._do(self._end_of_block(kind))
+        await self._run_steps(self._end_block(kind))

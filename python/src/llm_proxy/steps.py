@@ -1,8 +1,8 @@
-"""Requests to a proxy as steps, without I/O.
+"""Steps: requests to a proxy, independent of the kind of I/O.
 
-A method is a generator that yields requests and receives their responses, so that it is implemented once:
-:class:`Threads` performs them synchronously, a :class:`Loop` asynchronously. Errors are raised at the ``yield``,
-including a cancellation.
+A method of the API is written once, as a generator that yields requests and receives their responses.
+:class:`SyncRunner` performs its steps synchronously, :class:`AsyncRunner` asynchronously. Errors, including a
+cancellation, are raised at the ``yield``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP request."""
+    """An HTTP request."""
 
     method: str
     url: str
@@ -32,102 +32,102 @@ class Request:
     json: Any = None
 
     def options(self) -> dict[str, Any]:
-        """The arguments of httpx besides method and URL."""
+        """Returns the keyword arguments of ``httpx.Client.request``."""
         body = {} if self.json is None else {"json": self.json}
         return {"headers": self.headers, "timeout": self.timeout, "params": self.params, **body}
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause."""
+    """A delay before the next step."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A response; empty for a pause."""
+class Response:
+    """An HTTP response; the result of a pause is an empty one."""
 
     status: int = 0
     text: str = ""
 
 
-Steps = Generator[Request | Pause, Answer, T]
+Steps = Generator[Request | Pause, Response, T]
 
 
-class Threads:
-    """Performs steps synchronously: a method returns when it is done."""
+class SyncRunner:
+    """Performs steps synchronously, so that a method returns when it is done."""
 
     _http: httpx.Client
 
-    def _do(self, steps: Steps[T]) -> T:
+    def _run_steps(self, steps: Steps[T]) -> T:
         try:
             step = next(steps)
             while True:
                 try:
-                    answer = self._step(step)
-                except BaseException as error:  # noqa: PERF203 - the steps say what becomes of it
+                    response = self._step(step)
+                except BaseException as error:  # noqa: PERF203 - the generator handles the error
                     step = steps.throw(error)
                 else:
-                    step = steps.send(answer)
+                    step = steps.send(response)
         except StopIteration as end:
             result: T = end.value
             return result
 
-    def _step(self, step: Request | Pause) -> Answer:
+    def _step(self, step: Request | Pause) -> Response:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
-            return Answer()
+            return Response()
         response = self._http.request(step.method, step.url, **step.options())
-        return Answer(response.status_code, response.text)
+        return Response(response.status_code, response.text)
 
 
-class Loop:
-    """Performs steps in an event loop: a method is awaited."""
+class AsyncRunner:
+    """Performs steps in an event loop, so that a method must be awaited."""
 
     _http: httpx.AsyncClient
 
-    async def _do(self, steps: Steps[T]) -> T:
+    async def _run_steps(self, steps: Steps[T]) -> T:
         try:
             step = next(steps)
             while True:
                 try:
-                    answer = await self._step(step)
-                except BaseException as error:  # noqa: PERF203 - the steps say what becomes of it
+                    response = await self._step(step)
+                except BaseException as error:  # noqa: PERF203 - the generator handles the error
                     step = steps.throw(error)
                 else:
-                    step = steps.send(answer)
+                    step = steps.send(response)
         except StopIteration as end:
             result: T = end.value
             return result
 
-    async def _step(self, step: Request | Pause) -> Answer:
+    async def _step(self, step: Request | Pause) -> Response:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
-            return Answer()
+            return Response()
         response = await self._http.request(step.method, step.url, **step.options())
-        return Answer(response.status_code, response.text)
+        return Response(response.status_code, response.text)
 
 
-class call(Generic[P, T]):  # noqa: N801 - a decorator, as property is one
-    """Creates a method from its steps: one that returns in :class:`Threads`, one that is awaited in a :class:`Loop`."""
+class api_method(Generic[P, T]):  # noqa: N801 - a decorator, as property is one
+    """Decorates a generator of steps as a method, which must be awaited in an :class:`AsyncRunner`."""
 
     def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
         self._steps = steps
 
     @overload
-    def __get__(self, asker: None, kind: type) -> Callable[Concatenate[Any, P], Steps[T]]: ...
+    def __get__(self, instance: None, kind: type) -> Callable[Concatenate[Any, P], Steps[T]]: ...
     @overload
-    def __get__(self, asker: Threads, kind: type) -> Callable[P, T]: ...
+    def __get__(self, instance: SyncRunner, kind: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, asker: Loop, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, asker: Threads | Loop | None, kind: type) -> Callable[..., Any]:
-        if asker is None:
+    def __get__(self, instance: AsyncRunner, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: SyncRunner | AsyncRunner | None, kind: type) -> Callable[..., Any]:
+        if instance is None:
             return self._steps
-        steps = functools.partial(self._steps, asker)
+        steps = functools.partial(self._steps, instance)
 
-        @functools.wraps(self._steps.__get__(asker))
+        @functools.wraps(self._steps.__get__(instance))
         def method(*args: P.args, **kwargs: P.kwargs) -> T | Coroutine[Any, Any, T]:
-            return asker._do(steps(*args, **kwargs))
+            return instance._run_steps(steps(*args, **kwargs))
 
         return method

@@ -1,6 +1,6 @@
-"""The verl side of llm-proxy.
+"""llm-proxy for verl.
 
-``llm_proxy_verl.agent_loop`` holds ``RemoteAgentLoop`` and needs verl; everything else here does not.
+Only ``llm_proxy_verl.agent_loop``, which contains ``RemoteAgentLoop``, requires verl.
 """
 
 from llm_proxy import LlmProxyError, ProxyApiError

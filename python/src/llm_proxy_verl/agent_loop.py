@@ -1,7 +1,7 @@
-"""verl's agent loop for agents that run elsewhere.
+"""The agent loop of verl for agents that run outside of its processes.
 
-An agent is started for each sample and sends its LLM requests through the proxy; its completions are returned token by
-token. Written against verl 0.7 to 0.9; docs/verl.md describes its use.
+A rollout server starts an agent for each sample. The agent sends its LLM requests through the proxy, which records
+them; the rows of the session are returned to verl. Supports verl 0.7 to 0.9; docs/verl.md describes its use.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from .config import RemoteAgentConfig
-from .details import no_experts
+from .details import create_empty_experts
 from .images import open_image
 from .process import shared_resources
 from .reward_groups import Member
 from .rows import RolloutResult, Row, parse_result
-from .sampling import verl_sampling_params
+from .sampling import build_sampling_params
 from .values import to_json_value
 from .verl_engine import VerlEngine
 
@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 
 @register("remote_agent")
 class RemoteAgentLoop(AgentLoopBase):
-    """Runs an agent of any kind for each sample.
+    """Runs an agent for each sample.
 
-    :param remote_agent: options, with the names of ``RemoteAgentConfig``; others come from the environment
-    :raises ConfigError: that names the option or the variable
+    :param remote_agent: fields of ``RemoteAgentConfig``; the environment supplies the others
+    :raises ConfigError: if an option or a variable is invalid; the message names it
     """
 
     def __init__(self, *args: Any, remote_agent: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
@@ -45,13 +45,12 @@ class RemoteAgentLoop(AgentLoopBase):
     async def run(
         self, sampling_params: dict[str, Any], **kwargs: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Runs one sample's agent.
+        """Runs the agent of one sample.
 
-        :param kwargs: the fields of the dataset's row
-        :returns: one output, or all rows of the rollout if verl accepts them, the main one last. A rollout without
-            trainable tokens has one output with a mask of zeros.
-        :raises ProxyApiError: if the rollout server rejects the rollout, or stays unavailable; never for a failure of
-            an agent
+        :param kwargs: the columns of the row of the dataset
+        :returns: one output, or one for each row of the rollout if verl accepts several; the row with the most trained
+            tokens is last. A rollout without trainable tokens has one output with a mask of zeros.
+        :raises ProxyApiError: if the rollout server rejects the rollout or stays unavailable; not if the agent fails
         """
         # The sample joins its group before the first await: verl starts all samples of a group before one can end.
         with shared_resources().reward_groups.join(kwargs.get("uid")) as member:
@@ -61,16 +60,16 @@ class RemoteAgentLoop(AgentLoopBase):
         self, sampling_params: dict[str, Any], kwargs: dict[str, Any], member: Member
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
         options, shared = self._options, shared_resources()
-        await shared.lend_engine(
+        await shared.offer_engine(
             options,
             self.server_manager,
             lambda: VerlEngine.of(self.server_manager, self._rollout, self.tokenizer),
         )
-        takes_all = self._takes_all_rows(kwargs)
+        accepts_all = self._accepts_all_rows(kwargs)
         sample = to_json_value(kwargs)
-        answer = await shared.rollouts(options).rollout(
+        response = await shared.get_rollout_client(options).rollout(
             {
-                **options.sent(),
+                **options.to_request_fields(),
                 "rollout_id": f"{str(sample.get('instance_id', 'sample'))[:200]}-{secrets.token_hex(8)}",
                 "sample": sample,
                 "sampling_params": to_json_value(sampling_params),
@@ -78,22 +77,22 @@ class RemoteAgentLoop(AgentLoopBase):
                 "images": True,
                 "prompt_length": self._rollout.prompt_length,
                 "response_length": self._rollout.response_length,
-                "select": "all" if takes_all else "longest",
+                "select": "all" if accepts_all else "longest",
             }
         )
-        result = parse_result(answer, self._filler_id())
-        rows = await self._replayable(result)
+        result = parse_result(response, self._get_filler_id())
+        rows = await self._add_missing_experts(result)
         if result.numbers["padding"]:
-            rows = [_of_its_step(row, kwargs.get("global_steps")) for row in rows]
+            rows = [_set_weight_version(row, kwargs.get("global_steps")) for row in rows]
         reward = await self._get_reward(result, member)
-        outputs = [self._output(result, row, reward) for row in rows]
-        return outputs if takes_all else outputs[-1]
+        outputs = [self._build_output(result, row, reward) for row in rows]
+        return outputs if accepts_all else outputs[-1]
 
-    async def _replayable(self, result: RolloutResult) -> Sequence[Row]:
-        """Returns the rows, each with experts if verl's engine reports any: verl combines those of a batch in one
-        tensor.
+    async def _add_missing_experts(self, result: RolloutResult) -> Sequence[Row]:
+        """Returns the rows, each with routed experts if the engine reports any.
 
-        Tokens without reported experts cannot be replayed: such a row trains nothing.
+        verl combines the experts of a batch in one tensor, so either all rows have experts or none. A row without
+        reported experts cannot be replayed: it gets zeros, and a loss mask of zeros.
         """
         recorded = [row.routed_experts for row in result.rows if row.routed_experts is not None]
         if not self._record or len(recorded) == len(result.rows):
@@ -101,68 +100,66 @@ class RemoteAgentLoop(AgentLoopBase):
         shape = (
             recorded[0].shape[1:]
             if recorded
-            else await self._shape_of_experts(str(result.about["session_id"]))
+            else await self._request_expert_shape(str(result.about["session_id"]))
         )
         if shape is None:
             return result.rows
         return [
-            row if row.routed_experts is not None else _untrained(row, no_experts(shape))
+            row if row.routed_experts is not None else _mask_row(row, create_empty_experts(shape))
             for row in result.rows
         ]
 
-    async def _shape_of_experts(self, session_id: str) -> tuple[int, ...] | None:
-        """Returns the shape of one token's experts, which is requested: layers, and experts of each."""
-        filler = self._filler_id()
+    async def _request_expert_shape(self, session_id: str) -> tuple[int, ...] | None:
+        """Returns the shape of the experts of one token (layers, experts per layer) after sampling one token."""
+        filler = self._get_filler_id()
         output = await self.server_manager.generate(
             f"{session_id}-experts",
             prompt_ids=[filler, filler],
-            sampling_params=dict(verl_sampling_params({"max_tokens": 1}, str(self._rollout.name))),
+            sampling_params=dict(build_sampling_params({"max_tokens": 1}, str(self._rollout.name))),
         )
         experts = getattr(output, "routed_experts", None)
         return None if experts is None else tuple(experts.shape[1:])
 
-    def _takes_all_rows(self, sample: Mapping[str, Any]) -> bool:
-        """Returns whether verl accepts a list: it does if results go through its TransferQueue, whose workers number a
-        sample's rollouts.
+    def _accepts_all_rows(self, sample: Mapping[str, Any]) -> bool:
+        """Returns whether verl accepts a list of outputs.
+
+        It does if its TransferQueue transfers the results and numbers the rollouts of each sample (``session_id``).
         """
         if self._options.rows != "auto":
             return self._options.rows == "all"
         queue = self.config.get("transfer_queue") or {}
         return bool(queue.get("enable")) and "session_id" in sample
 
-    def _filler_id(self) -> int:
+    def _get_filler_id(self) -> int:
         pad, eos = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
         return int(pad if pad is not None else eos if eos is not None else 0)
 
-    def _output(self, result: RolloutResult, row: Row, reward: float | None) -> AgentLoopOutput:
-        """Returns a row's output.
-
-        Values of the whole rollout are copied to each of its rows, because verl modifies them.
-        """
+    def _build_output(self, result: RolloutResult, row: Row, reward: float | None) -> AgentLoopOutput:
+        """Returns the output for a row. Values of the rollout are copied for each row, because verl modifies them."""
         return AgentLoopOutput(
             prompt_ids=row.prompt_ids,
             response_ids=row.response_ids,
             response_mask=row.response_mask,
             response_logprobs=row.response_logprobs,
             routed_experts=row.routed_experts,
-            # The name of verl's own agent loops.
+            # The agent loops of verl use this name.
             multi_modal_data={"images": [open_image(url) for url in row.images]} if row.images else {},
             reward_score=reward,
             num_turns=row.num_turns,
-            # verl has no name for an agent's time; it logs this one as the time of a sample.
+            # verl has no metric for the duration of an agent; it logs this one as the duration of a sample.
             metrics=AgentLoopMetrics(generate_sequences=result.numbers["agent_seconds"]),
-            extra_fields=_extra_fields(result, row),
+            extra_fields=_build_extra_fields(result, row),
         )
 
     async def _get_reward(self, result: RolloutResult, member: Member) -> float | None:
-        """Returns the rollout's reward, or the mean of its group's if it has none."""
+        """Returns the reward of the rollout, or the mean reward of its group if it has none."""
         return None if self._options.reward == "verl" else await member.reward_or_mean(result.reward)
 
 
-def _untrained(row: Row, experts: Any) -> Row:
+def _mask_row(row: Row, experts: Any) -> Row:
     if row.trained_tokens > 0:
         logger.warning(
-            "a row has no routed experts to replay: its %d tokens train nothing", row.trained_tokens
+            "a row has no routed experts to replay: its %d tokens are not trained", row.trained_tokens
         )
     length = len(row.response_ids)
     return dataclasses.replace(
@@ -170,19 +167,19 @@ def _untrained(row: Row, experts: Any) -> Row:
     )
 
 
-def _of_its_step(row: Row, step: int | None) -> Row:
-    """Returns a masked row with the weight version of its step, which the previous step produced.
+def _set_weight_version(row: Row, step: int | None) -> Row:
+    """Sets the weight version of a padding row to that of the current step, which the previous step produced.
 
-    No weights sampled it, but verl's trainer (0.9.1, ``trainer/ppo/v1/trainer_base.py``) converts each row's steps to
-    integers for its metrics, and fails on a row without any.
+    No weights sampled the row, but verl's trainer (0.9.1, ``trainer/ppo/v1/trainer_base.py``) converts the steps of
+    each row to integers for its metrics, and fails without them.
     """
     if step is None:
         return row
-    weights = max(step - 1, 0)
-    return dataclasses.replace(row, min_global_steps=weights, max_global_steps=weights)
+    previous_step = max(step - 1, 0)
+    return dataclasses.replace(row, min_global_steps=previous_step, max_global_steps=previous_step)
 
 
-def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
+def _build_extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
     numbers = ("tries", "failed", "padding", "inert", "num_rows", "inexact_turns", "left_out_turns")
     metrics = {
         **{name: result.numbers[name] for name in numbers},
@@ -191,7 +188,7 @@ def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
         "truncated": int(row.truncated),
         "prompt_truncated": int(row.prompt_truncated),
     }
-    about = {
+    fields = {
         **{name: result.about[name] for name in ("trial_id", "session_id", "agent_status", "error")},
         "reward_components": dict(result.about["reward_components"]),
         "turn_rewards": [dict(turn) for turn in row.turn_rewards],
@@ -200,12 +197,12 @@ def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
     }
     return {
         # One key, so that no name collides with a column of the dataset.
-        "remote_agent": {**about, **metrics},
-        # verl logs these in validation, and requires the same names in each row of a batch.
+        "remote_agent": {**fields, **metrics},
+        # verl logs these values in validation, and requires the same names in all rows of a batch.
         "reward_extra_info": {f"remote_agent/{name}": value for name, value in metrics.items()},
         "min_global_steps": row.min_global_steps,
         "max_global_steps": row.max_global_steps,
-        # Same as in verl's own agent loops.
+        # The agent loops of verl use these two names.
         "turn_scores": [turn["reward"] for turn in row.turn_rewards],
         "tool_rewards": [],
     }

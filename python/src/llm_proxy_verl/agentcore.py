@@ -1,8 +1,8 @@
-"""llm-proxy in place of the rollout gateway of AgentCore's toolkit 0.2, for its unmodified verl loop.
+"""Replaces the rollout gateway of AgentCore's toolkit 0.2 by llm-proxy, for the toolkit's unmodified verl loop.
 
-``VERL_USE_EXTERNAL_MODULES`` names this module, so that verl imports it in each of its processes (docs/gateway.md): the
-toolkit's ``AgentCoreAgentLoop`` then gets its gateway from here. Its methods are those that the loop calls. The loop
-does not await two of them, so they send requests to the proxy on the loop's own thread.
+``VERL_USE_EXTERNAL_MODULES`` names this module, so verl imports it in each of its processes (docs/gateway.md), and the
+toolkit's ``AgentCoreAgentLoop`` gets its gateway from this module. The gateway has the methods that the loop calls. The
+loop does not await ``create_session`` and ``turn_count``, so they block its thread during a request to the proxy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import agentcore_rl_toolkit.backends.verl.gateway_host  # noqa: F401
 from agentcore_rl_toolkit.rollout_gateway import BaseTrace, TraceRecord
 
 from llm_proxy import Client, ProxyApiError, Row
-from llm_proxy.api import open_key
+from llm_proxy.api import get_open_key
 
 from .config import RemoteAgentConfig
 from .errors import ConfigError
@@ -28,29 +28,29 @@ from .verl_engine import VerlEngine
 
 logger = logging.getLogger(__name__)
 
-#: The toolkit's names of sampling parameters, if they differ from the proxy's.
+#: Sampling parameters whose names in the toolkit and in the proxy differ.
 _RENAMED = {"max_new_tokens": "max_tokens"}
 
 
 class ProxyGateway:
-    """One gateway for all agent loops of a process: the toolkit's handle, gateway, manager and backend in one.
+    """The gateway of all agent loops of a process, which is also the toolkit's handle, manager and backend.
 
-    :param server_manager: verl's client of its engines, which serves a proxy in relay mode
-    :param max_turns: limit of a session; ``None``: no limit
+    :param server_manager: verl's client of its engines, which this process offers to a proxy in relay mode
+    :param max_turns: maximum number of turns of a session; ``None``: no limit
     """
 
     def __init__(
         self, config: RemoteAgentConfig, server_manager: Any, tokenizer: Any, max_turns: int | None
     ) -> None:
-        self.base_url = _seen_by_agents(config)
+        self.base_url = _build_agent_url(config)
         self.gateway = self.manager = self.backend = self
         self._client = Client(config.proxy_urls[0], next(iter(config.admin_key), None))
         self._limits = {} if max_turns is None else {"turns": max_turns, "at_limit": "error"}
         self._context: dict[str, int] = {}
         self._steps: dict[str, dict[str, int]] = {}
         rollout = server_manager.config.actor_rollout_ref.rollout
-        self._lent = asyncio.get_running_loop().create_task(
-            shared_resources().lend_engine(
+        self._worker_start = asyncio.get_running_loop().create_task(
+            shared_resources().offer_engine(
                 config, server_manager, lambda: VerlEngine.of(server_manager, rollout, tokenizer)
             )
         )
@@ -58,18 +58,18 @@ class ProxyGateway:
     def create_session(
         self, sid: str, *, sampling_defaults: Mapping[str, Any] | None = None, max_context_tokens: int = 0
     ) -> None:
-        """Creates a session, with sampling parameters that override the agent's."""
+        """Creates a session whose sampling parameters override those of the agent."""
         sampling = {_RENAMED.get(name, name): value for name, value in (sampling_defaults or {}).items()}
         session = self._client.create(sid, sampling_params=sampling, limits=self._limits or None)
-        if session.agent_key != open_key(session.id):
+        if session.agent_key != get_open_key(session.id):
             raise ConfigError(
-                f"the proxy at {self._client.url} has keys, and the toolkit gives its agents the session's id as "
-                "theirs: start it without keys (--open), on a network of trusted programs"
+                f"the proxy at {self._client.url} requires keys, but agents of the toolkit send their session id as "
+                "the key: start the proxy without keys (--open), on a network of trusted programs"
             )
         self._context[sid] = max_context_tokens
 
     def turn_count(self, sid: str) -> int:
-        """Returns its number of requests; 0 if it does not exist."""
+        """Returns the number of turns of a session; 0 if it does not exist."""
         try:
             return int(self._client.session(sid).info()["turn_count"])
         except ProxyApiError as error:
@@ -80,23 +80,23 @@ class ProxyGateway:
     async def finish_session(
         self, sid: str, *, base_sample: BaseTrace | None = None, reward: float = 0.0, **_: Any
     ) -> list[TraceRecord]:
-        """Completes the session, which stays recorded. Each row is a record, truncated to verl's context length."""
-        await self._lent
-        rows = await asyncio.to_thread(self._ended, sid)
-        most = self._context.pop(sid, 0) or sys.maxsize
+        """Completes the session and returns its rows, truncated to ``max_context_tokens``."""
+        await self._worker_start
+        rows = await asyncio.to_thread(self._complete_session, sid)
+        max_context = self._context.pop(sid, 0) or sys.maxsize
         self._steps[sid] = _parse_steps(rows)
         rollout_id = None if base_sample is None else base_sample.rollout_id
         return [
-            _record(row, most - len(row.prompt_ids), rollout_id, reward)
+            _build_trace(row, max_context - len(row.prompt_ids), rollout_id, reward)
             for row in rows
-            if any(row.response_mask[: max(0, most - len(row.prompt_ids))])
+            if any(row.response_mask[: max(0, max_context - len(row.prompt_ids))])
         ]
 
     def pop_extra_fields(self, sid: str) -> dict[str, Any]:
-        """Returns verl's steps that sampled it, if its engines reported them."""
+        """Returns and forgets the verl steps that sampled the session, if the engines reported them."""
         return dict(self._steps.pop(sid, {}))
 
-    def _ended(self, sid: str) -> list[Row]:
+    def _complete_session(self, sid: str) -> list[Row]:
         session = self._client.session(sid)
         session.complete()
         return session.rows()
@@ -105,15 +105,16 @@ class ProxyGateway:
 def get_or_start_gateway(
     *, server_manager: Any, tokenizer: Any, max_turns_per_sid: int | None = None, **ignored: Any
 ) -> ProxyGateway:
-    """Replaces the toolkit's function of this name; the proxy's own configuration replaces its arguments for a server
-    and prompts.
+    """Replaces the toolkit's function of this name.
+
+    Arguments for the toolkit's server and its prompts are ignored, because the proxy's configuration applies.
     """
     global _gateway
     if _gateway is None:
         _gateway = ProxyGateway(RemoteAgentConfig.load(), server_manager, tokenizer, max_turns_per_sid)
         if ignored.get("history_mode", "tree") != "tree" or ignored.get("chat_template_kwargs"):
             logger.warning(
-                "history_mode and chat_template_kwargs are the proxy's to say: they have no effect"
+                "history_mode and chat_template_kwargs have no effect: the configuration of the proxy applies"
             )
     return _gateway
 
@@ -121,7 +122,7 @@ def get_or_start_gateway(
 _gateway: ProxyGateway | None = None
 
 
-def _seen_by_agents(config: RemoteAgentConfig) -> str:
+def _build_agent_url(config: RemoteAgentConfig) -> str:
     url = urlsplit(config.proxy_urls[0])
     host = config.agent_host or url.netloc
     has_port = urlsplit(f"//{host}").port is not None
@@ -129,12 +130,12 @@ def _seen_by_agents(config: RemoteAgentConfig) -> str:
     return urlunsplit((url.scheme, host + port, url.path.rstrip("/"), "", ""))
 
 
-def _record(row: Row, room: int, rollout_id: str | int | None, reward: float) -> TraceRecord:
-    response = row.response_ids[:room]
+def _build_trace(row: Row, max_tokens: int, rollout_id: str | int | None, reward: float) -> TraceRecord:
+    response = row.response_ids[:max_tokens]
     return TraceRecord(
         token_ids=row.prompt_ids + response,
-        loss_mask=row.response_mask[:room],
-        logprobs=row.response_logprobs[:room],
+        loss_mask=row.response_mask[:max_tokens],
+        logprobs=row.response_logprobs[:max_tokens],
         response_length=len(response),
         rollout_id=rollout_id,
         reward=reward,
@@ -149,7 +150,7 @@ def _parse_steps(rows: Sequence[Row]) -> dict[str, int]:
     return {"min_global_steps": min(reported), "max_global_steps": max(reported)} if reported else {}
 
 
-# Also replaced if the loop was imported before.
+# Modules that were imported before this one already have a reference to the toolkit's function.
 for _name in ("gateway_host", "agent_loop"):
     if (_module := sys.modules.get(f"agentcore_rl_toolkit.backends.verl.{_name}")) is not None:
         _module.get_or_start_gateway = get_or_start_gateway  # type: ignore[attr-defined]

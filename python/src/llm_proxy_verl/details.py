@@ -1,4 +1,4 @@
-"""Token data in addition to ids and log-probabilities, in the formats of workers and of rows (docs/details.md)."""
+"""Routed experts, in the formats of the worker protocol and of rows (docs/details.md)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: The data types of experts, with their names in NumPy and in safetensors.
+#: The data types of experts: names in NumPy, and in safetensors.
 _TYPES = {"uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "int32": "I32"}
 _ALIGNMENT = 8
 
 
 def pack_experts(experts: Any, start: int, tokens: int) -> str | None:
-    """Encodes an engine's experts for the wire.
+    """Encodes the experts of an engine's output for the worker protocol.
 
-    :param experts: an array or a tensor, with a row for each token from the first of the prompt on
-    :param start: the position from which the proxy needs them
-    :param tokens: number of tokens of prompt and completion; no layer has read the last one
-    :returns: base64 of a safetensors file; ``None`` if there is nothing to report
+    :param experts: an array or a tensor with a row for each token, from the first token of the prompt
+    :param start: the index of the first token whose experts the proxy requests
+    :param tokens: number of tokens of prompt and completion; the last one was not an input of the model
+    :returns: base64 of a safetensors file; ``None`` without experts
     """
-    # verl depends on it; a worker of another engine may not need it.
+    # Imported here because only verl requires NumPy; workers of other engines may not have it.
     import numpy as np
 
     rows = np.asarray(experts)
@@ -39,8 +39,11 @@ def pack_experts(experts: Any, start: int, tokens: int) -> str | None:
 
 
 def unpack_experts(row: Mapping[str, Any]) -> Any:
-    """Returns the experts of a row as a NumPy array, for its tokens up to the first without reported experts; else
-    ``None``. verl pads missing rows at the end, and replays none of those.
+    """Returns the experts of a row as a NumPy array for the tokens before the first one without reported experts.
+
+    verl pads the missing tokens at the end, and does not replay them.
+
+    :returns: shape ``(tokens, layers, experts)``; ``None`` if the first token has no reported experts
     """
     encoded = row.get("routed_experts")
     if encoded is None or not encoded["known"] or encoded["known"][0][0] != 0:
@@ -52,10 +55,10 @@ def unpack_experts(row: Mapping[str, Any]) -> Any:
     return experts[: encoded["known"][0][1]]
 
 
-def no_experts(shape: Sequence[int]) -> Any:
-    """Returns experts of one token as zeros, verl's value for missing ones.
+def create_empty_experts(shape: Sequence[int]) -> Any:
+    """Returns zeros as the experts of one token, which is verl's value for missing experts.
 
-    :param shape: layers, and experts of each
+    :param shape: number of layers, number of experts per layer
     """
     import numpy as np
 

@@ -6,10 +6,10 @@ from llm_proxy import LlmProxyError
 
 
 class ConfigError(LlmProxyError):
-    """An option or an environment variable is wrong; the message names it."""
+    """An option or an environment variable is invalid; the message names it."""
 
 
-#: HTTP statuses of the codes that a worker uses, as in docs/errors.md.
+#: HTTP statuses of the error codes that a worker reports (docs/errors.md).
 _STATUS = {
     "invalid_request": 400,
     "unsupported": 400,
@@ -21,9 +21,9 @@ _STATUS = {
 
 
 class CallError(LlmProxyError):
-    """A request to an engine failed. The agent receives it with this code of docs/errors.md."""
+    """A request to an engine failed. The agent receives the message with this code of docs/errors.md."""
 
-    #: Text for logs; ``message`` may contain text of an engine, which may quote the prompt.
+    #: Text for logs; unlike ``message``, it must not contain text of the engine, which may quote the prompt.
     log_message: str
 
     def __init__(

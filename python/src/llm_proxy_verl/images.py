@@ -1,4 +1,4 @@
-"""Images in verl's format: PIL images, in the order of a prompt's placeholders."""
+"""Images in the format of verl: PIL images, in the order of the placeholders in the prompt."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from .errors import CallError
 
 
 def open_image(url: str) -> Any:
-    """Returns the PIL image of a ``data:`` URL, in RGB like verl's own datasets.
+    """Returns the PIL image of a ``data:`` URL in RGB, as the datasets of verl do.
 
-    :raises CallError: for invalid images
+    :raises CallError: if the image is invalid
     """
-    # verl depends on Pillow; a trainer without images does not need it.
+    # Imported here because a trainer without images may not have Pillow.
     from PIL import Image, UnidentifiedImageError
 
     head, _, data = url.partition(",")
     if not (head.lower().startswith("data:") and head.lower().endswith(";base64")):
-        raise CallError("invalid_request", "an image of the call is no data: URL in base64")
+        raise CallError("invalid_request", "an image of the request is not a base64 data: URL")
     try:
         with Image.open(io.BytesIO(base64.b64decode(data))) as image:
             return image.convert("RGB")
     except (binascii.Error, UnidentifiedImageError, OSError) as error:
-        raise CallError("invalid_request", f"an image of the call cannot be read: {error}") from error
+        raise CallError("invalid_request", f"an image of the request cannot be read: {error}") from error
 
 
-def one_placeholder_each(ids: Sequence[int], image_token_id: int) -> list[int]:
-    """Returns ids with one placeholder for each image with several: SGLang expands them itself."""
+def collapse_placeholders(ids: Sequence[int], image_token_id: int) -> list[int]:
+    """Replaces each run of placeholders by one placeholder, which SGLang expands itself."""
     return [
         token
-        for at, token in enumerate(ids)
-        if token != image_token_id or at == 0 or ids[at - 1] != image_token_id
+        for index, token in enumerate(ids)
+        if token != image_token_id or index == 0 or ids[index - 1] != image_token_id
     ]

@@ -1,8 +1,7 @@
-"""Resources that all agent loops of a process share. verl creates an agent loop for each sample, and runs those of one
-process in one event loop.
+"""Resources that the agent loops of a process share: connections, and the worker that offers verl's engines.
 
-So the connections, and the worker that offers verl's engines to proxies, belong to the event loop: they are created on
-first use and exist until :func:`close` or the end of the process.
+verl creates an agent loop for each sample, and runs those of one process in one event loop. The resources therefore
+belong to the event loop: they are created on first use and exist until :func:`close` or the end of the process.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from .worker.client import InferenceWorkerClient
 logger = logging.getLogger(__name__)
 
 _per_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedResources] = weakref.WeakKeyDictionary()
-#: Numbers the workers of a process, whose ids must differ.
-_workers_made = 0
+#: The number of workers that this process has created, for unique worker ids.
+_worker_count = 0
 
 
 class SharedResources:
@@ -38,55 +37,55 @@ class SharedResources:
         self._modes: dict[str, str] = {}
         self._clients: dict[tuple[str, str | None], AsyncClient] = {}
 
-    def rollouts(self, config: RemoteAgentConfig) -> AsyncClient:
+    def get_rollout_client(self, config: RemoteAgentConfig) -> AsyncClient:
         """Returns the client that runs rollouts with these options."""
         urls = config.rollout_servers or config.proxy_urls
-        return self._client(",".join(urls), next(iter(config.admin_key), None))
+        return self._get_client(",".join(urls), next(iter(config.admin_key), None))
 
-    def _client(self, url: str, key: str | None = None) -> AsyncClient:
+    def _get_client(self, url: str, key: str | None = None) -> AsyncClient:
         if (url, key) not in self._clients:
             self._clients[url, key] = AsyncClient(url, key)
         return self._clients[url, key]
 
-    async def lend_engine(
-        self, config: RemoteAgentConfig, client: LLMClient, make_engine: Callable[[], VerlEngine]
+    async def offer_engine(
+        self, config: RemoteAgentConfig, client: LLMClient, create_engine: Callable[[], VerlEngine]
     ) -> None:
-        """Starts a worker for ``client``, unless it has one or the proxies reach engines themselves."""
+        """Starts a worker for ``client``, unless it has one or no proxy is in relay mode."""
         if client in self._workers or config.worker is False:
             return
-        urls = list(config.proxy_urls) if config.worker else await self._in_relay_mode(config.proxy_urls)
+        urls = list(config.proxy_urls) if config.worker else await self._find_relay_proxies(config.proxy_urls)
         if client in self._workers or not urls:
             return
         worker = InferenceWorkerClient(
             urls,
-            make_engine(),
+            create_engine(),
             worker_id=_new_worker_id(),
             max_concurrency=config.worker_concurrency,
             api_keys=config.worker_key,
         )
         self._workers[client] = worker
         worker.start()
-        logger.info("worker %s lends verl's engines to %s", worker.worker_id, ", ".join(urls))
+        logger.info("worker %s offers verl's engines to %s", worker.worker_id, ", ".join(urls))
 
     async def close(self) -> None:
-        """Drains the workers, and closes every connection."""
+        """Drains the workers and closes all connections."""
         for worker in self._workers.values():
             await worker.stop(grace_s=10)
-        for one in self._clients.values():
-            await one.close()
+        for client in self._clients.values():
+            await client.close()
 
-    async def _in_relay_mode(self, urls: Sequence[str]) -> list[str]:
-        """Returns the proxies in relay mode.
+    async def _find_relay_proxies(self, urls: Sequence[str]) -> list[str]:
+        """Returns the URLs of proxies in relay mode, including unavailable proxies.
 
-        An unavailable proxy is included: if it reaches engines itself, it rejects the worker.
+        A proxy in local mode rejects the worker.
         """
         for url in urls:
             if url in self._modes:
                 continue
             try:
-                self._modes[url] = str((await self._client(url).health())["mode"])
+                self._modes[url] = str((await self._get_client(url).health())["mode"])
             except (ProxyApiError, KeyError, TypeError) as error:
-                logger.warning("no proxy tells its mode at %s: %s", url, error)
+                logger.warning("the mode of the proxy at %s is unknown: %s", url, error)
         return [url for url in urls if self._modes.get(url, "relay") == "relay"]
 
 
@@ -106,7 +105,7 @@ async def close() -> None:
 
 
 def _new_worker_id() -> str:
-    global _workers_made
-    _workers_made += 1
+    global _worker_count
+    _worker_count += 1
     host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())[:150]
-    return f"verl-{host}-{os.getpid()}-{_workers_made}"
+    return f"verl-{host}-{os.getpid()}-{_worker_count}"

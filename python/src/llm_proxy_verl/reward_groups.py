@@ -1,8 +1,8 @@
-"""Rewards of samples that have none, chosen so that the mean of their group does not move.
+"""Rewards of samples without a reward: the mean of their group, which they therefore do not change.
 
-verl needs a number for each sample: it drops the rewards of a whole batch if one is missing (0.7 to 0.9,
-``_postprocess``), or has its own reward function judge the sample. A 0 would count as a judgement: the other samples of
-the group would get an advantage from a failed machine.
+verl requires a reward for each sample: if one is missing, it drops the rewards of the batch (0.7 to 0.9,
+``_postprocess``) or calls its own reward function. A reward of 0 would count as a failure of the agent, and a failed
+machine would change the advantages of the other samples of the group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import fmean
 
 @dataclass
 class _Group:
-    #: Members that have neither reported nor left.
+    #: The number of members that have neither reported a reward nor left.
     running: int = 0
     rewards: list[float] = field(default_factory=list)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -25,8 +25,8 @@ class _Group:
 class RewardGroups:
     """Groups of samples of one prompt (verl's ``uid``) that run in one event loop.
 
-    verl starts all samples that it gives to a process before any of them ends, so each group is complete, unless verl
-    splits it between processes.
+    verl starts all samples of a process before any of them ends, so a group has all of its samples, unless verl
+    distributes them to several processes.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class RewardGroups:
 
     @contextmanager
     def join(self, uid: Hashable) -> Iterator[Member]:
-        """Counts a sample as running until it reports its reward or leaves."""
+        """Adds a sample to the group ``uid``; it counts as running until it reports its reward or the block ends."""
         key = object() if uid is None else uid
         group = self._groups.setdefault(key, _Group())
         group.running += 1

@@ -1,8 +1,9 @@
-"""Converts an agent's sampling parameters to those of verl's rollout servers. verl passes the parameters to the
-engine's own class (``SamplingParams`` of vLLM or TensorRT-LLM, SGLang's dictionary), which rejects unknown names.
+"""Converts the sampling parameters of an agent to those of verl's rollout servers.
 
-So only known names are forwarded; a parameter that would change the completion and cannot be forwarded is rejected, and
-the proxy handles those that only affect the response's format (``stream``, ``user``, ``logprobs``).
+verl passes the parameters to the class of the engine (``SamplingParams`` of vLLM or TensorRT-LLM, the dictionary of
+SGLang), which rejects unknown names. Therefore only known names are forwarded. Parameters that would change the
+completion but cannot be forwarded are rejected. The proxy handles parameters that affect only the format of the
+response (``stream``, ``user``, ``logprobs``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from .errors import CallError
 
-#: Names that all of verl's engines share.
+#: Parameters that have the same name in all engines of verl.
 _SHARED = (
     "temperature",
     "top_p",
@@ -25,16 +26,16 @@ _SHARED = (
     "ignore_eos",
     "min_p",
 )
-#: Other names, by the value of ``actor_rollout_ref.rollout.name``.
+#: Parameters of other names, by the value of ``actor_rollout_ref.rollout.name``.
 _RENAMED: Mapping[str, Mapping[str, str]] = {
     "vllm": {"seed": "seed", "min_tokens": "min_tokens"},
     "sglang": {"seed": "sampling_seed", "min_tokens": "min_new_tokens"},
     "trtllm": {"seed": "seed", "min_tokens": "min_tokens"},
 }
-#: Parameters that verl's trainer always sends, so its servers may rely on them.
+#: Parameters that verl's trainer always sends, so its servers may require them.
 _DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
-#: These constrain the completion in ways for which verl has no parameter.
-_REFUSED = (
+#: Parameters that constrain the completion and that verl does not support.
+_UNSUPPORTED = (
     "response_format",
     "structured_outputs",
     "guided_json",
@@ -46,12 +47,12 @@ _REFUSED = (
 )
 
 
-def verl_sampling_params(body: Mapping[str, Any], rollout_name: str) -> dict[str, Any]:
+def build_sampling_params(body: Mapping[str, Any], rollout_name: str) -> dict[str, Any]:
     """Returns the ``sampling_params`` of ``LLMServerClient.generate``.
 
     :param body: the body of an agent's request, with the session's sampling parameters merged in
     :param rollout_name: ``vllm``, ``sglang`` or ``trtllm``
-    :raises CallError: ``unsupported``, with the invalid parameter
+    :raises CallError: ``unsupported``, with the name of the parameter
     """
     _reject_unsupported(body)
     renamed = _RENAMED.get(rollout_name, {})
@@ -61,15 +62,15 @@ def verl_sampling_params(body: Mapping[str, Any], rollout_name: str) -> dict[str
     limit = body.get("max_tokens") if limit is None else limit
     if limit is not None:
         params["max_tokens"] = limit
-    # Log-probabilities are always needed; verl's servers interpret any true value as "of the sampled token".
+    # The proxy always requires log-probabilities; for verl's servers, True means those of the sampled token.
     return {**_DEFAULTS, **params, "logprobs": True}
 
 
 def _reject_unsupported(body: Mapping[str, Any]) -> None:
-    for name in _REFUSED:
+    for name in _UNSUPPORTED:
         value = body.get(name)
         if value in (None, {}, []) or (isinstance(value, Mapping) and value.get("type") == "text"):
             continue
-        raise CallError("unsupported", f"verl's rollout servers do not take {name}", param=name)
+        raise CallError("unsupported", f"verl's rollout servers do not support {name}", param=name)
     if body.get("n") not in (None, 1):
-        raise CallError("unsupported", "verl's rollout servers give one answer: n must be 1", param="n")
+        raise CallError("unsupported", "verl's rollout servers return one completion: n must be 1", param="n")

@@ -1,4 +1,4 @@
-"""Parses option values: an environment variable is text, a YAML file has types, and both have the same meaning."""
+"""Parsers of option values, which are strings in the environment and have types in YAML."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def text(value: object) -> str:
-    """Text that is not empty."""
+def parse_text(value: object) -> str:
+    """Parses a string that is not empty."""
     if not isinstance(value, str) or not value:
-        raise ValueError("must be text")
+        raise ValueError("must be a string that is not empty")
     return value
 
 
-def integer(minimum: int) -> Callable[[object], int]:
-    """An integer of at least ``minimum``."""
+def create_integer_parser(minimum: int) -> Callable[[object], int]:
+    """Returns a parser of integers of at least ``minimum``."""
 
     def read(value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()):
@@ -33,8 +33,8 @@ def integer(minimum: int) -> Callable[[object], int]:
     return read
 
 
-def seconds(value: object) -> float:
-    """A number of seconds, or a number with ms, s, m, h or d."""
+def parse_seconds(value: object) -> float:
+    """Parses a number of seconds, or a number with the unit ms, s, m, h or d."""
     if isinstance(value, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)):
         value = float(found[1]) * _UNIT_S[found[2] or "s"]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
@@ -42,8 +42,8 @@ def seconds(value: object) -> float:
     return float(value)
 
 
-def switch(value: object) -> bool:
-    """A boolean, or ``true``, ``false``, ``1`` or ``0``."""
+def parse_boolean(value: object) -> bool:
+    """Parses a boolean, or ``true``, ``false``, ``1`` or ``0``."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in ("true", "1", "false", "0"):
@@ -51,8 +51,8 @@ def switch(value: object) -> bool:
     raise ValueError("must be true or false")
 
 
-def json_object(value: object) -> dict[str, Any]:
-    """A mapping, or the JSON text of an object."""
+def parse_json_object(value: object) -> dict[str, Any]:
+    """Parses a mapping, or the JSON text of an object."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -63,8 +63,8 @@ def json_object(value: object) -> dict[str, Any]:
     return dict(to_json_value(value))
 
 
-def one_of(*words: str) -> Callable[[object], Any]:
-    """One of ``words``."""
+def create_choice_parser(*words: str) -> Callable[[object], Any]:
+    """Returns a parser of one of ``words``."""
 
     def read(value: object) -> str:
         if value not in words:
@@ -74,13 +74,13 @@ def one_of(*words: str) -> Callable[[object], Any]:
     return read
 
 
-def texts(separators: str) -> Callable[[object], tuple[str, ...]]:
-    """A list of texts, or one text that any of ``separators`` divides."""
+def create_list_parser(separators: str) -> Callable[[object], tuple[str, ...]]:
+    """Returns a parser of a list of strings, or of one string that is split at any of ``separators``."""
 
     def read(value: object) -> tuple[str, ...]:
         parts = re.split(f"[{re.escape(separators)}]", value) if isinstance(value, str) else value
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
-            raise ValueError("must be a list of texts")
+            raise ValueError("must be a list of strings")
         stripped = tuple(part.strip() for part in parts if part.strip())
         if not stripped:
             raise ValueError("must not be empty")
@@ -89,33 +89,35 @@ def texts(separators: str) -> Callable[[object], tuple[str, ...]]:
     return read
 
 
-def keys(value: object) -> tuple[str, ...]:
-    """Keys, or ``@path`` of a file with one a line."""
+def parse_keys(value: object) -> tuple[str, ...]:
+    """Parses keys separated by commas, or ``@path`` of a file with a key per line."""
     if isinstance(value, str) and value.startswith("@"):
         try:
-            return texts("\n")(Path(value[1:]).read_text())
+            return create_list_parser("\n")(Path(value[1:]).read_text())
         except OSError as error:
             raise ValueError(f"cannot be read: {error}") from None
-    return texts(",")(value)
+    return create_list_parser(",")(value)
 
 
-def base_url(value: object) -> str:
-    """A base URL. It must not contain a key, which its recipients would see."""
+def parse_base_url(value: object) -> str:
+    """Parses a base URL. It must not contain credentials, because the URL is logged and sent to agents."""
     parts = urlsplit(value) if isinstance(value, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"must be an http:// or https:// URL, which {value!r} is not")
+        raise ValueError(f"must be an http:// or https:// URL, unlike {value!r}")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("must not hold a key")
+        raise ValueError("must not contain a user name or a password")
     return parts.geturl().rstrip("/")
 
 
-def base_urls(value: object) -> tuple[str, ...]:
-    """Base URLs; a worker's ``ws://`` URL names the same proxy."""
-    return tuple(base_url(re.sub(r"^ws(s?):", r"http\1:", url)) for url in texts(",")(value))
+def parse_base_urls(value: object) -> tuple[str, ...]:
+    """Parses base URLs separated by commas; ``ws://`` URLs, which workers use, become ``http://`` URLs."""
+    return tuple(
+        parse_base_url(re.sub(r"^ws(s?):", r"http\1:", url)) for url in create_list_parser(",")(value)
+    )
 
 
 def to_json_value(value: Any) -> Any:
-    """Returns a copy with JSON types, whatever containers (OmegaConf's, NumPy's, PyTorch's) the value has."""
+    """Returns a copy of a value of JSON types; containers of OmegaConf, NumPy and PyTorch are converted."""
     if isinstance(value, (str, bool, int, type(None))):
         return value
     if isinstance(value, Mapping):

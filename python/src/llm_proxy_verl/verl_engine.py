@@ -1,7 +1,7 @@
-"""verl's engines as a worker's engine, through the client that verl provides to its own agent loops.
+"""The engine port of a worker, implemented with the client that verl provides to its agent loops.
 
-Every request uses ``LLMServerClient.generate``, so verl performs load balancing, weight synchronisation, abort and
-resumption (of ``FullyAsyncLLMServerClient``). verl's responses are not streamed.
+All requests use ``LLMServerClient.generate``, so verl performs load balancing, weight synchronisation, aborts and
+resumption (``FullyAsyncLLMServerClient``). verl does not stream responses.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from .details import pack_experts
 from .errors import CallError
-from .images import one_placeholder_each, open_image
-from .sampling import verl_sampling_params
+from .images import collapse_placeholders, open_image
+from .sampling import build_sampling_params
 from .worker.frames import Completion, CompletionRequest
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _LOWEST = -9999.0
 
 
 class TokenOutput(Protocol):
-    """verl's ``TokenOutput``, limited to the fields that each version has."""
+    """The fields of verl's ``TokenOutput`` that all supported versions have."""
 
     token_ids: list[int]
     log_probs: list[float] | None
@@ -33,47 +33,47 @@ class TokenOutput(Protocol):
 
 
 class LLMClient(Protocol):
-    """The methods of verl's ``LLMServerClient`` (0.8 and later) or ``AsyncLLMServerManager`` (0.7) used here."""
+    """The method of verl's ``LLMServerClient`` (0.8 and later) or ``AsyncLLMServerManager`` (0.7) that is used."""
 
     async def generate(
         self, request_id: Any, *, prompt_ids: list[int], sampling_params: dict[str, Any], **images: Any
     ) -> Any:
-        """Samples after ``prompt_ids``; requests with an equal ``request_id`` go to the same server."""
+        """Samples a completion of ``prompt_ids``; requests with equal ``request_id`` are sent to the same server."""
 
 
 @dataclass(frozen=True)
 class RolloutLimits:
-    """Limits in verl's configuration of its rollout (``actor_rollout_ref.rollout``)."""
+    """Limits of ``actor_rollout_ref.rollout`` in verl's configuration."""
 
     #: ``vllm``, ``sglang`` or ``trtllm``.
     name: str
     prompt_length: int
     response_length: int
-    #: Number of tokens of prompt and completion together; ``None``: not configured, the engine decides.
+    #: Maximum number of tokens of prompt and completion; ``None``: not configured, the default of the engine applies.
     max_model_len: int | None = None
-    #: Ids that end a turn.
+    #: Ids of tokens that end a turn.
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
 
-    def completion_limit(self, prompt_tokens: int, requested: int | None) -> int:
+    def get_completion_limit(self, prompt_tokens: int, requested: int | None) -> int:
         """Returns the maximum number of tokens that verl's server samples for a request."""
-        # The servers' own default; TensorRT-LLM uses nothing else.
+        # The default of verl's servers; the one of TensorRT-LLM ignores the request's limit.
         default = min(self.response_length, self.prompt_length + self.response_length - prompt_tokens)
         limit = default if requested is None or self.name == "trtllm" else requested
         return limit if self.max_model_len is None else min(limit, self.max_model_len - prompt_tokens)
 
 
 class Tokenizer(Protocol):
-    """The methods of a Hugging Face tokenizer that are used here."""
+    """The required method of a Hugging Face tokenizer."""
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> Any:
         """Returns the text of the ids."""
 
 
 class VerlEngine:
-    """Serves a worker's requests.
+    """Serves the requests of a worker with verl's engines.
 
     :param tokenizer: decodes text completions (``/v1/completions``), which are rejected without it, and the tokens of
-        log-probabilities for agents; proxies compare their tokenizer with it
+        log-probabilities for agents; proxies compare it with their own tokenizer
     """
 
     def __init__(self, client: LLMClient, limits: RolloutLimits, tokenizer: Tokenizer | None = None) -> None:
@@ -98,55 +98,55 @@ class VerlEngine:
 
     @property
     def weight_version(self) -> str | None:
-        """verl's ``global_steps`` of the latest response."""
+        """The ``global_steps`` of the latest response."""
         return self._weight_version
 
     def text_ids(self, text: str) -> list[int] | None:
-        """Returns the text's ids according to the trainer's tokenizer: prompts of a proxy with another one would mean
-        another text.
-        """
-        # A tokenizer for text completions only need not implement encoding.
+        """Returns the ids of a text, which proxies compare with those of their own tokenizer."""
+        # A tokenizer that is used only to decode text completions may lack this method.
         encode = getattr(self._tokenizer, "encode", None)
         return None if encode is None else [int(token) for token in encode(text, add_special_tokens=False)]
 
     async def generate(self, request: CompletionRequest) -> Completion:
         """Samples one completion.
 
-        :raises CallError: the error for the agent
+        :raises CallError: with the error for the agent
         """
         prompt_ids = self._get_prompt(request)
-        params = verl_sampling_params(request.body, self._limits.name)
-        # Servers remove what they read from the dictionary.
+        params = build_sampling_params(request.body, self._limits.name)
+        # The servers modify the dictionary.
         output = await self.client.generate(
             request.session_id,
-            prompt_ids=self._ids_for_server(request, prompt_ids),
+            prompt_ids=self._get_server_ids(request, prompt_ids),
             sampling_params=dict(params),
-            # Like in verl's own agent loops, the argument is absent if there are no images.
+            # As in verl's agent loops, the argument is omitted without images.
             **({"image_data": [open_image(url) for url in request.images]} if request.images else {}),
         )
-        return self._completion(request, output, len(prompt_ids), params.get("max_tokens"))
+        return self._build_completion(request, output, len(prompt_ids), params.get("max_tokens"))
 
-    def _ids_for_server(self, request: CompletionRequest, prompt_ids: list[int]) -> list[int]:
-        """Returns the prompt for the server. verl's vLLM server merges placeholders itself; its SGLang server forwards
-        them unchanged.
+    def _get_server_ids(self, request: CompletionRequest, prompt_ids: list[int]) -> list[int]:
+        """Returns the prompt for the server.
+
+        verl's vLLM server merges the placeholders of an image; its SGLang server forwards them to SGLang unchanged.
         """
         if request.image_token_id is None or self._limits.name != "sglang":
             return list(prompt_ids)
-        return one_placeholder_each(prompt_ids, request.image_token_id)
+        return collapse_placeholders(prompt_ids, request.image_token_id)
 
     def _get_prompt(self, request: CompletionRequest) -> list[int]:
         ids = request.prompt_token_ids
         if ids is None:
-            what = "messages" if request.kind == "chat" else "a prompt of text"
+            content = "messages" if request.kind == "chat" else "a text prompt"
             raise CallError(
                 "unsupported",
-                f"verl's engines take token ids and this call has {what}: start the proxy with --tokenizer MODEL",
+                f"verl's engines require token ids, but this request has {content}: "
+                "start the proxy with --tokenizer MODEL",
             )
         if request.kind == "completion" and self._tokenizer is None:
-            raise CallError("unsupported", "this worker has no tokenizer to give a text completion its text")
+            raise CallError("unsupported", "this worker has no tokenizer to decode a text completion")
         limit = self._limits.max_model_len
         if limit is not None and len(ids) >= limit:
-            # vLLM's message, which agents match to compact their history.
+            # The message of vLLM, which agents recognize in order to compact their history.
             raise CallError(
                 "engine_rejected",
                 f"This model's maximum context length is {limit} tokens. However, your prompt contains "
@@ -154,47 +154,47 @@ class VerlEngine:
             )
         return ids
 
-    def _completion(
+    def _build_completion(
         self, request: CompletionRequest, output: TokenOutput, prompt_tokens: int, requested: int | None
     ) -> Completion:
         if output.stop_reason in ("aborted", "abort"):
-            # An abort by a client that does not resume; nothing has reached the agent, so the proxy may retry.
-            raise CallError("engine_lost", "verl aborted this completion, as it does to replace weights")
+            # The verl client does not resume aborted requests. The agent has received no token, so the proxy may retry.
+            raise CallError("engine_lost", "verl aborted this completion, probably to update weights")
         if output.stop_reason == "error":
-            # vLLM's reason for a request that failed midway; its tokens until then are not a complete sample.
+            # vLLM reports this for a request that failed after some tokens, which are not a complete sample.
             raise CallError("engine_failed", "verl's engine failed while it sampled this completion")
         token_ids = [int(token) for token in output.token_ids]
         if not token_ids:
             raise CallError("engine_failed", "verl's engine returned no tokens")
-        # 0.7.0 has no such field.
+        # verl 0.7.0 does not have this field.
         extra: Mapping[str, Any] = getattr(output, "extra_fields", {})
-        start, end = _global_steps(extra)
+        start, end = _read_global_steps(extra)
         self._weight_version = self._weight_version if end is None else end
-        log_probs = self._log_probs(output.log_probs, len(token_ids))
+        log_probs = self._convert_log_probs(output.log_probs, len(token_ids))
         return Completion(
             token_ids=token_ids,
             log_probs=log_probs,
-            finish_reason=self._finish_reason(output, prompt_tokens, requested),
+            finish_reason=self._get_finish_reason(output, prompt_tokens, requested),
             text=self._decode_text(request, token_ids),
-            agent_logprobs=self._agent_logprobs(request, token_ids, log_probs),
+            agent_logprobs=self._build_agent_logprobs(request, token_ids, log_probs),
             weight_version_start=start,
             weight_version_end=end,
             cached_tokens=extra.get("num_cached_tokens"),
-            details=_details(request, output, prompt_tokens + len(token_ids)),
+            details=_build_details(request, output, prompt_tokens + len(token_ids)),
         )
 
-    def _finish_reason(self, output: TokenOutput, prompt_tokens: int, requested: int | None) -> str:
-        """Returns ``stop`` or ``length``. An end of turn at the limit is ``stop``, whatever verl reports."""
+    def _get_finish_reason(self, output: TokenOutput, prompt_tokens: int, requested: int | None) -> str:
+        """Returns ``stop`` or ``length``: ``stop`` if an end-of-turn token is last, even at the limit of tokens."""
         if output.token_ids[-1] in self._limits.eos_token_ids:
             return "stop"
-        # SGLang's own reasons, one of which verl's resuming client uses too.
+        # SGLang reports both; the resuming client of verl reports ``length``.
         if output.stop_reason in ("stop", "length"):
             return str(output.stop_reason)
-        # "completed" stands for both.
-        limit = self._limits.completion_limit(prompt_tokens, requested)
+        # "completed" means either.
+        limit = self._limits.get_completion_limit(prompt_tokens, requested)
         return "length" if len(output.token_ids) >= limit else "stop"
 
-    def _log_probs(self, log_probs: Sequence[float | None] | None, count: int) -> list[float] | None:
+    def _convert_log_probs(self, log_probs: Sequence[float | None] | None, count: int) -> list[float] | None:
         if log_probs is None:
             if not self._warned_of_logprobs:
                 logger.warning("verl's engine returns no log-probabilities: turns are recorded as not exact")
@@ -212,20 +212,25 @@ class VerlEngine:
             return None
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
-    def _agent_logprobs(
+    def _build_agent_logprobs(
         self, request: CompletionRequest, token_ids: list[int], log_probs: list[float] | None
     ) -> list[dict[str, Any]] | None:
-        """Returns the log-probabilities of the sampled tokens; verl reports no others."""
+        """Returns the log-probabilities of the sampled tokens in OpenAI's format; verl does not report alternatives."""
         if self._tokenizer is None or log_probs is None or request.body.get("logprobs") is not True:
             return None
         texts = [str(self._tokenizer.decode([token])) for token in token_ids]
         return [
-            {"token": text, "logprob": _shown(value), "bytes": list(text.encode()), "top_logprobs": []}
+            {
+                "token": text,
+                "logprob": _to_finite_log_prob(value),
+                "bytes": list(text.encode()),
+                "top_logprobs": [],
+            }
             for text, value in zip(texts, log_probs, strict=True)
         ]
 
 
-def _details(request: CompletionRequest, output: TokenOutput, tokens: int) -> dict[str, str]:
+def _build_details(request: CompletionRequest, output: TokenOutput, tokens: int) -> dict[str, str]:
     experts = getattr(output, "routed_experts", None)
     if experts is None or "routed_experts" not in request.record:
         return {}
@@ -233,13 +238,13 @@ def _details(request: CompletionRequest, output: TokenOutput, tokens: int) -> di
     return {} if packed is None else {"routed_experts": packed}
 
 
-def _shown(log_prob: float) -> float:
-    """Returns the log-probability as vLLM shows it to agents: always a number."""
+def _to_finite_log_prob(log_prob: float) -> float:
+    """Returns a finite log-probability for an agent, with vLLM's substitute for others."""
     return max(log_prob, _LOWEST) if math.isfinite(log_prob) else _LOWEST
 
 
-def _global_steps(extra_fields: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Returns the steps whose weights sampled the first and the last token, if verl reports them."""
+def _read_global_steps(extra_fields: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Returns the steps whose weights sampled the first and the last token; ``None`` if verl does not report them."""
     step = extra_fields.get("global_steps")
     first = extra_fields.get("min_global_steps", step)
     last = extra_fields.get("max_global_steps", step)

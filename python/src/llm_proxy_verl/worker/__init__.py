@@ -1,1 +1,1 @@
-"""The worker's side of the worker protocol, independent of verl."""
+"""The worker side of the worker protocol (docs/worker-protocol.md), independent of verl."""

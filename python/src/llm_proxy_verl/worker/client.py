@@ -1,4 +1,4 @@
-"""The inference worker: dials one or several proxies and serves their requests with its own engine."""
+"""The inference worker: connects to one or several proxies and serves their requests with an engine."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from .link import ProxyLink
 
 logger = logging.getLogger(__name__)
 
-#: Values of the worker protocol's ``capabilities``: among others, the engine accepts prompts of token ids.
+#: The ``capabilities`` of docs/worker-protocol.md that this worker has.
 _CAPABILITIES = ("alive", "cancel", "details", "images", "resume", "status", "token_ids")
-#: Proxies compare tokenizers by the ids of this text; a proxy with another text skips the comparison.
+#: Proxies compare tokenizers by the ids of this text. A proxy that uses another text skips the comparison.
 TOKENIZER_TEXT = (
     "The quick brown fox: 1234567890, 3.14159\n\tdef f(x):  return x**2\n\n"
     "À Zürich, naïve façade; Привет, мир; 你好,世界; こんにちは; 안녕하세요; مرحبا بالعالم; नमस्ते 🙂👍"
 )
-#: Interval at which the worker checks for status changes to report.
+#: Interval at which the worker checks whether its status has changed.
 _STATUS_INTERVAL_S = 1.0
 
 
 class InferenceWorkerClient:
     """Offers an engine to proxies in relay mode.
 
-    It belongs to the event loop in which :meth:`start` is called. It reconnects after each disconnection, and running
-    requests continue where they were.
+    The event loop in which :meth:`start` is called owns it. It reconnects after each disconnection and resumes running
+    requests.
 
     :param proxy_urls: base URLs of proxies: ``http(s)://`` or ``ws(s)://``, with or without ``/ws/worker``
-    :param worker_id: unique among the workers of each proxy; 1 to 200 characters
+    :param worker_id: an id that is unique among the workers of each proxy; 1 to 200 characters
     :param max_concurrency: number of concurrent requests, over all proxies
     :param api_keys: worker keys, if proxies require one; if one is rejected, the next is tried
-    :param draw: same contract as ``random.random``; draws the delays between connection attempts
+    :param draw: like ``random.random``; determines the delays between connection attempts
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InferenceWorkerClient:
         self.worker_id = worker_id
         self._engine = engine
         self._max_concurrency = max_concurrency
-        #: Identifies this run of the worker: proxies keep its requests while it is disconnected.
+        #: Identifies this run of the worker to proxies, which keep its requests while it is disconnected.
         self._epoch = time.time_ns() // 1_000_000
         ids = engine.text_ids(TOKENIZER_TEXT)
         tokenizer = {"name": worker_id, "models": [], "ids": ids}
@@ -79,14 +79,14 @@ class InferenceWorkerClient:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Dials every proxy and keeps the connections up until :meth:`stop`.
+        """Connects to all proxies, and reconnects until :meth:`stop`.
 
         Must be called once, in a running event loop.
         """
         self._running = asyncio.create_task(self._run(), name=f"llm-proxy worker {self.worker_id}")
 
     async def wait_connected(self, timeout_s: float) -> bool:
-        """Waits until every proxy has accepted this worker; returns whether that happened in time."""
+        """Waits until all proxies have accepted this worker; returns whether they have before the timeout."""
         waits = [asyncio.ensure_future(link.connected.wait()) for link in self._links]
         _, pending = await asyncio.wait(waits, timeout=timeout_s)
         for wait in pending:
@@ -94,10 +94,10 @@ class InferenceWorkerClient:
         return not pending
 
     async def stop(self, grace_s: float | None = None) -> bool:
-        """Rejects new requests, completes running ones, and disconnects.
+        """Rejects new requests, completes running requests, and disconnects.
 
-        :param grace_s: requests that are still running after this time are cancelled; ``None``: no limit
-        :returns: whether every response was delivered, or its request cancelled by its proxy
+        :param grace_s: time after which running requests are cancelled; ``None``: no limit
+        :returns: whether each request was either delivered or cancelled by its proxy
         """
         self._draining = True
         drains = [asyncio.create_task(link.drain()) for link in self._links]
@@ -134,7 +134,7 @@ class InferenceWorkerClient:
             "worker_id": self.worker_id,
             "protocol": PROTOCOL_VERSION,
             "capabilities": list(_CAPABILITIES),
-            # Every requested model name maps to the one that is trained.
+            # The worker has one model, the one that is trained, and serves it under any name.
             "models": [],
             "max_concurrency": self._max_concurrency,
             "weight_version": self._engine.weight_version,
@@ -147,7 +147,7 @@ class InferenceWorkerClient:
         return {
             "type": "worker_status",
             "healthy": True,
-            "load": sum(link.call_count for link in self._links),
+            "load": sum(link.request_count for link in self._links),
             "models": [],
             "weight_version": self._engine.weight_version,
             "draining": self._draining,
@@ -156,7 +156,7 @@ class InferenceWorkerClient:
 
 
 def worker_socket_url(proxy_url: str) -> str:
-    """Returns the address of a proxy's ``/ws/worker``."""
+    """Returns the URL of the ``/ws/worker`` endpoint of a proxy."""
     parts = urlsplit(proxy_url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
     path = parts.path.rstrip("/").removesuffix("/ws/worker")

@@ -1,4 +1,4 @@
-"""The worker's side of one WebSocket: sends the hello, waits for the ack, closes the socket if the proxy is silent."""
+"""One WebSocket connection of a worker: sends the hello, waits for the ack, and closes when the proxy is silent."""
 
 from __future__ import annotations
 
@@ -19,67 +19,67 @@ _ENDED = frozenset({aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.
 class ConnectionEnd:
     """The outcome of a connection."""
 
-    #: Duration of the connection after the ack; 0: there was no ack.
-    held_s: float
-    #: The WebSocket close code; 0: there was none.
+    #: Duration of the connection after the ack; 0 without an ack.
+    duration_s: float
+    #: The WebSocket close code; 0 without one.
     code: int
     reason: str
-    #: The proxy requires a key, or another one.
-    key_refused: bool = False
+    #: Whether the proxy rejected the worker key, or requires one.
+    key_rejected: bool = False
 
 
 class ProxyConnection:
-    """One connection, from dialling to its end."""
+    """A connection, from dialling to its end."""
 
     def __init__(
         self,
         *,
         hello: Callable[[], frames.Frame],
-        greeted: Callable[[frames.HelloAck], None],
-        received: Callable[[frames.Frame], None],
+        on_ack: Callable[[frames.HelloAck], None],
+        on_frame: Callable[[frames.Frame], None],
     ) -> None:
         self._hello = hello
-        self._greeted = greeted
-        self._received = received
+        self._on_ack = on_ack
+        self._on_frame = on_frame
         #: Frames in the order of sending; ``None`` disconnects.
         self._outbox: asyncio.Queue[str | None] = asyncio.Queue()
-        self._greeted_at: float | None = None
+        self._acked_at: float | None = None
         self._silence_s = frames.HELLO_TIMEOUT_S
 
     def send(self, text: str) -> None:
         """Sends a frame after all earlier ones."""
         self._outbox.put_nowait(text)
 
-    def leave(self) -> None:
-        """Disconnects after all earlier frames are sent: the proxy does not wait for this worker to return."""
+    def disconnect(self) -> None:
+        """Closes the connection after all earlier frames, with the code for a worker that will not reconnect."""
         self._outbox.put_nowait(None)
 
     async def run(self, http: aiohttp.ClientSession, url: str, api_key: str | None) -> ConnectionEnd:
-        """Dials, and returns when the connection is closed. Raises only on a cancellation."""
-        code, reason, key_refused = 0, "", False
+        """Dials and returns when the connection is closed. Raises nothing but ``CancelledError``."""
+        code, reason, key_rejected = 0, "", False
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         try:
             socket = await asyncio.wait_for(self._dial(http, url, headers), frames.HELLO_TIMEOUT_S)
             try:
-                reason = await self._talk(socket)
+                reason = await self._exchange_frames(socket)
             finally:
-                # Waits for the other side's close, so that the proxy has noticed the disconnection when this returns.
+                # Waits for the close frame of the proxy, so that the proxy has processed the disconnection on return.
                 await socket.close(code=frames.CLOSE_DONE)
                 code = socket.close_code or 0
         except asyncio.TimeoutError:
-            reason = f"no answer within {frames.HELLO_TIMEOUT_S:g} s"
+            reason = f"no response within {frames.HELLO_TIMEOUT_S:g} s"
         except aiohttp.WSServerHandshakeError as error:
-            key_refused = error.status in (401, 403)
-            reason = f"HTTP {error.status} and no WebSocket"
+            key_rejected = error.status in (401, 403)
+            reason = f"HTTP {error.status} instead of a WebSocket"
         except (aiohttp.ClientError, OSError) as error:
             reason = str(error) or type(error).__name__
-        held_s = 0.0 if self._greeted_at is None else time.monotonic() - self._greeted_at
-        return ConnectionEnd(held_s, code, reason, key_refused)
+        duration_s = 0.0 if self._acked_at is None else time.monotonic() - self._acked_at
+        return ConnectionEnd(duration_s, code, reason, key_rejected)
 
     async def _dial(
         self, http: aiohttp.ClientSession, url: str, headers: Mapping[str, str]
     ) -> aiohttp.ClientWebSocketResponse:
-        # Without autoping, because the detection of silence needs the pings.
+        # Without autoping, receive() returns pings, which reset its timeout.
         return await http.ws_connect(
             url,
             headers=headers,
@@ -89,8 +89,8 @@ class ProxyConnection:
             timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
         )
 
-    async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> str:
-        """Returns the reason for the end of the exchange, if this side knows it; the socket may still be open."""
+    async def _exchange_frames(self, socket: aiohttp.ClientWebSocketResponse) -> str:
+        """Sends and receives frames until either fails, and returns the reason. The socket may still be open."""
         await socket.send_str(frames.dump_frame(self._hello()))
         reader, writer = asyncio.create_task(self._read(socket)), asyncio.create_task(self._write(socket))
         try:
@@ -107,7 +107,7 @@ class ProxyConnection:
                 await socket.send_str(text)
         except (ConnectionError, aiohttp.ClientError) as error:
             return str(error)
-        return "the worker has finished"
+        return "the worker has disconnected"
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> str:
         while True:
@@ -116,7 +116,7 @@ class ProxyConnection:
             except asyncio.TimeoutError:
                 return f"the proxy was silent for {self._silence_s:g} s"
             if message.type in _ENDED:
-                # The message's `extra` is the reason of a close frame.
+                # `extra` of a close message is its reason.
                 return str(message.extra or "")
             if message.type is aiohttp.WSMsgType.ERROR:
                 return str(message.data)
@@ -136,10 +136,10 @@ class ProxyConnection:
         frame = frames.parse_frame(message.data)
         if frame["type"] == "ping":
             self.send('{"type":"pong"}')
-        elif self._greeted_at is not None:
-            self._received(frame)
+        elif self._acked_at is not None:
+            self._on_frame(frame)
         else:
             ack = frames.parse_hello_ack(frame)
-            self._greeted_at = time.monotonic()
+            self._acked_at = time.monotonic()
             self._silence_s = ack.heartbeat_s * frames.MISSED_HEARTBEATS
-            self._greeted(ack)
+            self._on_ack(ack)

@@ -1,4 +1,4 @@
-"""The port of a worker's engine."""
+"""The engine port of a worker."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ class Engine(Protocol):
 
     @property
     def weight_version(self) -> str | None:
-        """The weight version of its latest completion; ``None`` while it has not reported any."""
+        """The weight version of the latest completion; ``None`` before the engine has reported one."""
 
     def text_ids(self, text: str) -> list[int] | None:
-        """Returns the text's ids according to its tokenizer, without a leading special token; ``None`` if unknown."""
+        """Returns the ids of a text without special tokens; ``None`` if the engine cannot tokenize."""
 
     async def generate(self, request: CompletionRequest) -> Completion:
-        """Samples one completion.
+        """Samples one completion. The worker cancels the task if the completion is no longer needed.
 
-        Cancelling the task stops waiting for it.
-
-        :raises CallError: the error for the agent
+        :raises CallError: with the error for the agent
         """

@@ -1,6 +1,6 @@
-"""Frames of ``/ws/worker``, protocol version 2, as in docs/worker-protocol.md: JSON text with a ``type``.
+"""Frames of the worker protocol, version 2 (docs/worker-protocol.md): JSON objects with a ``type``.
 
-Incoming frames are validated and parsed to typed values; the functions at the end create outgoing ones.
+``parse_`` functions validate incoming frames; ``dump_`` functions create the text of outgoing frames.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import CallError
 PROTOCOL_VERSION = 2
 #: Maximum size of a frame, in either direction.
 MAX_FRAME_BYTES = 100 * 1024 * 1024
-#: How long a worker waits for the response to its hello.
+#: Maximum time between the hello and its ack.
 HELLO_TIMEOUT_S = 10.0
 #: Number of missed heartbeats after which the proxy is considered lost.
 MISSED_HEARTBEATS = 3
@@ -31,41 +31,41 @@ Frame = dict[str, Any]
 
 
 class BadFrameError(ValueError):
-    """A frame is invalid; the message describes the error, never the content."""
+    """A frame is invalid. The message never contains content of the frame."""
 
 
 @dataclass(frozen=True)
 class HelloAck:
-    """The proxy has accepted the worker."""
+    """The frame with which a proxy accepts a worker."""
 
     heartbeat_s: float
-    #: How long the proxy keeps requests of a disconnected worker.
+    #: Time for which the proxy keeps the requests of a disconnected worker.
     grace_s: float
-    #: Maximum number of unacknowledged bytes of a request.
+    #: Maximum number of unacknowledged bytes per request.
     window_bytes: int
-    #: Interval for reporting running requests; ``None``: the proxy does not need it.
+    #: Interval at which running requests are reported; ``None``: never.
     alive_s: float | None
-    #: Requests that the proxy still knows, with the last frame that it has received of each.
+    #: The requests that the proxy has kept, with the number of the last frame that it received of each.
     received: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """One request."""
+    """A request for a completion."""
 
     request_id: str
     session_id: str
-    #: ``chat``, or ``completion`` for the legacy text completions.
+    #: ``chat``, or ``completion`` for the legacy text completions API.
     kind: str
-    #: The agent's body, without messages, tools and a prompt of token ids.
+    #: The body of the agent's request, without messages, tools and prompts of token ids.
     body: Mapping[str, Any]
-    #: ``None`` if the engine must render messages or tokenize text itself.
+    #: ``None`` if the engine must render the messages or tokenize the text.
     prompt_token_ids: list[int] | None
-    #: The token data that the proxy records beyond ids and log-probabilities, by its names.
+    #: The names of token data to return in addition to ids and log-probabilities.
     record: tuple[str, ...] = ()
-    #: The position in the prompt from which routed experts are requested.
+    #: The index in the prompt from which routed experts are requested.
     experts_start: int = 0
-    #: The id that stands for an image in ``prompt_token_ids``; ``None``: there are no images.
+    #: The placeholder of an image in ``prompt_token_ids``; ``None`` without images.
     image_token_id: int | None = None
     #: ``data:`` URLs, in the order of the prompt.
     images: tuple[str, ...] = ()
@@ -73,22 +73,22 @@ class CompletionRequest:
 
 @dataclass(frozen=True)
 class Completion:
-    """A complete completion for one request."""
+    """The completion of a request."""
 
     token_ids: Sequence[int]
-    #: Natural logarithms, one per id; ``None`` if the engine does not report them.
+    #: Natural logarithms, one per id; ``None`` if the engine does not report log-probabilities.
     log_probs: Sequence[float | None] | None
     #: ``stop`` or ``length``.
     finish_reason: str
-    #: The text of a request of kind ``completion``; for chat requests the proxy decodes the ids.
+    #: The text, for requests of kind ``completion``; the proxy decodes the ids of chat requests.
     text: str | None = None
     #: OpenAI's ``logprobs.content`` entries, for an agent that requested them.
     agent_logprobs: Sequence[Mapping[str, Any]] | None = None
-    #: The weight versions at the beginning and at the end, as the engine reports them.
+    #: The weight versions at the first and the last token; ``None`` if the engine does not report them.
     weight_version_start: str | None = None
     weight_version_end: str | None = None
     cached_tokens: int | None = None
-    #: Base64 of safetensors files, by the names of token data.
+    #: Base64 of safetensors files by the names of token data.
     details: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -109,12 +109,12 @@ def parse_frame(text: str) -> Frame:
 def parse_hello_ack(frame: Frame) -> HelloAck:
     """Parses ``worker_hello_ack``.
 
-    :raises BadFrameError: for another frame, and for version 1, in which the proxy cannot send token ids
+    :raises BadFrameError: for another frame, and for version 1, which does not support token ids
     """
     if frame["type"] != "worker_hello_ack":
-        raise BadFrameError(f"a {frame['type'][:40]} where worker_hello_ack should be")
+        raise BadFrameError(f"{frame['type'][:40]} instead of worker_hello_ack")
     if _read_integer(frame, "protocol") < PROTOCOL_VERSION:
-        raise BadFrameError("the proxy speaks protocol version 1, which has no token ids")
+        raise BadFrameError("the proxy uses protocol version 1, which does not support token ids")
     received = {
         _read_text(call, "request_id"): _read_integer(call, "received")
         for call in _read_objects(frame, "requests")
@@ -131,7 +131,7 @@ def parse_hello_ack(frame: Frame) -> HelloAck:
 def parse_request(frame: Frame) -> CompletionRequest:
     """Parses ``completion_request``.
 
-    :raises BadFrameError: for one that does not match its schema
+    :raises BadFrameError: if a field is missing or invalid
     """
     body = frame.get("body")
     kind = frame.get("kind")
@@ -149,12 +149,12 @@ def parse_request(frame: Frame) -> CompletionRequest:
         record=_read_texts(frame, "record") if "record" in frame else (),
         experts_start=_read_integer(frame, "experts_start") if "experts_start" in frame else 0,
         image_token_id=_read_integer(frame, "image_token_id") if "image_token_id" in frame else None,
-        images=_image_urls(frame) if "image_token_id" in frame else (),
+        images=_read_image_urls(frame) if "image_token_id" in frame else (),
     )
 
 
-def _image_urls(frame: Frame) -> tuple[str, ...]:
-    """Returns the URLs of the messages' image parts."""
+def _read_image_urls(frame: Frame) -> tuple[str, ...]:
+    """Returns the URLs of the image parts of all messages, in order."""
     contents = [message.get("content") for message in _read_objects(frame, "messages")]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     images = [
@@ -162,7 +162,7 @@ def _image_urls(frame: Frame) -> tuple[str, ...]:
     ]
     urls = [image.get("url") if isinstance(image, dict) else image for image in images]
     if not all(isinstance(url, str) for url in urls):
-        raise BadFrameError("an image without a url")
+        raise BadFrameError("an image part must have a url")
     return tuple(str(url) for url in urls)
 
 
@@ -177,7 +177,7 @@ def pack_token_ids(ids: Sequence[int]) -> str:
 def unpack_token_ids(text: str) -> list[int]:
     """Decodes the result of :func:`pack_token_ids`.
 
-    :raises BadFrameError: if the text has a partial id, or one is negative
+    :raises BadFrameError: if the text is not base64 of 32-bit integers, or an id is negative
     """
     try:
         packed = array("i", base64.b64decode(text, validate=True))
@@ -190,14 +190,14 @@ def unpack_token_ids(text: str) -> list[int]:
     return packed.tolist()
 
 
-def chunk_frame(request: CompletionRequest, completion: Completion, seq: int) -> str:
-    """Returns the frame with the complete completion as one chunk."""
+def dump_chunk(request: CompletionRequest, completion: Completion, seq: int) -> str:
+    """Returns the frame that contains the completion as one chunk."""
     start: Frame = {"engine": "verl", "prompt_token_ids": pack_token_ids(request.prompt_token_ids or [])}
     if completion.weight_version_start is not None:
         start["weight_version"] = completion.weight_version_start
     delta: Frame = {"token_ids": list(completion.token_ids)}
     if completion.log_probs is not None:
-        delta["log_probs"] = [_logprob_on_wire(value) for value in completion.log_probs]
+        delta["log_probs"] = [_to_wire_log_prob(value) for value in completion.log_probs]
     if completion.text is not None:
         delta["content"] = completion.text
     if completion.agent_logprobs is not None:
@@ -207,7 +207,7 @@ def chunk_frame(request: CompletionRequest, completion: Completion, seq: int) ->
     return _dump(type="completion_chunk", request_id=request.request_id, seq=seq, start=start, deltas=[delta])
 
 
-def response_frame(request: CompletionRequest, completion: Completion, seq: int) -> str:
+def dump_response(request: CompletionRequest, completion: Completion, seq: int) -> str:
     """Returns the last frame of a successful request."""
     prompt_tokens, completion_tokens = len(request.prompt_token_ids or []), len(completion.token_ids)
     usage: Frame = {
@@ -228,24 +228,22 @@ def response_frame(request: CompletionRequest, completion: Completion, seq: int)
     )
 
 
-def alive_frame(request_ids: Sequence[str]) -> str:
-    """Returns the frame that reports requests as running or queued."""
+def dump_alive(request_ids: Sequence[str]) -> str:
+    """Returns the frame that reports that requests are running or queued."""
     return _dump(type="calls_alive", request_ids=list(request_ids))
 
 
-def failure_frame(request_id: str, error: CallError, seq: int) -> str:
+def dump_failure(request_id: str, error: CallError, seq: int) -> str:
     """Returns the last frame of a failed request."""
-    on_wire: Frame = {"code": error.code, "message": error.message, "status": error.status}
-    on_wire["log_message"] = error.log_message[:1000]
+    fields: Frame = {"code": error.code, "message": error.message, "status": error.status}
+    fields["log_message"] = error.log_message[:1000]
     if error.param is not None:
-        on_wire["param"] = error.param
-    return _dump(
-        type="completion_response", request_id=request_id, seq=seq, finish_reason=None, error=on_wire
-    )
+        fields["param"] = error.param
+    return _dump(type="completion_response", request_id=request_id, seq=seq, finish_reason=None, error=fields)
 
 
 def dump_frame(frame: Mapping[str, Any]) -> str:
-    """Returns a frame's text."""
+    """Returns the text of a frame."""
     return json.dumps(frame, separators=(",", ":"), allow_nan=False)
 
 
@@ -253,8 +251,8 @@ def _dump(**fields: Any) -> str:
     return dump_frame(fields)
 
 
-def _logprob_on_wire(value: float | None) -> float | None:
-    """Converts a logprob for JSON, which has no infinite numbers; null means that the turn is not exact."""
+def _to_wire_log_prob(value: float | None) -> float | None:
+    """Replaces a logprob that JSON cannot represent by ``None``; the proxy marks such a turn as not exact."""
     number = math.nan if value is None else float(value)
     return number if math.isfinite(number) else None
 
@@ -269,7 +267,7 @@ def _read_text(frame: Mapping[str, Any], field: str) -> str:
 def _read_texts(frame: Mapping[str, Any], field: str) -> tuple[str, ...]:
     value = frame.get(field)
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise BadFrameError(f"{field} must be a list of texts")
+        raise BadFrameError(f"{field} must be a list of strings")
     return tuple(value)
 
 

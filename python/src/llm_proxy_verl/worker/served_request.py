@@ -1,4 +1,4 @@
-"""A request at the worker: the unacknowledged frames of its response, and the wait for window space."""
+"""A request that the worker serves: the unacknowledged frames of its response, and flow control."""
 
 from __future__ import annotations
 
@@ -11,67 +11,64 @@ from ..errors import CallError
 from .frames import MAX_FRAME_BYTES
 
 
-class ServedCall:
-    """Numbers the frames of one response and keeps each until the proxy has it, so that it can be sent again."""
+class ServedRequest:
+    """Numbers the frames of a response, and keeps each until it is acknowledged so that it can be sent again."""
 
     def __init__(self, request_id: str, window_bytes: int) -> None:
         self.request_id = request_id
         self.has_ended = False
-        #: Time of the monotonic clock.
-        self.begun_at = time.monotonic()
-        #: Serves the request; cancelling it cancels the request.
+        #: The monotonic time at which the request started, in seconds.
+        self.started_at = time.monotonic()
+        #: The task that serves the request.
         self.task: asyncio.Task[None] | None = None
         self._window_bytes = window_bytes
         self._kept: deque[tuple[int, str, int]] = deque()
         self._kept_bytes = 0
         self._last_seq = 0
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def add(self, write: Callable[[int], str]) -> str:
-        """Numbers a frame.
+        """Adds a frame.
 
-        :param write: returns the text of the frame with this number
-        :returns: the text, to be sent now
-        :raises CallError: for one that exceeds the frame limit: the proxy would close the connection, again after each
+        :param write: returns the text of the frame with a given number
+        :returns: the text, which the caller sends
+        :raises CallError: if the frame exceeds the limit, because the proxy would close the connection after each
             reconnect
         """
         text = write(self._last_seq + 1)
         size = len(text.encode())
         if size > MAX_FRAME_BYTES:
-            raise CallError("engine_failed", "one batch of the engine exceeds the frame limit")
+            raise CallError("engine_failed", "the completion exceeds the maximum frame size")
         self._last_seq += 1
         self._kept.append((self._last_seq, text, size))
         self._kept_bytes += size
         return text
 
     def end(self, write: Callable[[int], str]) -> str:
-        """Numbers the last frame."""
+        """Adds the last frame."""
         text = self.add(write)
         self.has_ended = True
         return text
 
     def acknowledge(self, seq: int) -> None:
-        """Drops the frames up to ``seq``, which the proxy has delivered.
-
-        Old and repeated acknowledgements are harmless.
-        """
+        """Drops the frames up to ``seq``. Old and repeated acknowledgements have no effect."""
         while self._kept and self._kept[0][0] <= seq:
             self._kept_bytes -= self._kept.popleft()[2]
-        self._moved.set()
+        self._changed.set()
 
     def resize_window(self, window_bytes: int) -> None:
-        """Sets the window, which may differ after a restart of the proxy."""
+        """Sets the window, which may change when the proxy restarts."""
         self._window_bytes = window_bytes
-        self._moved.set()
+        self._changed.set()
 
-    async def room(self) -> None:
-        """Waits until another frame may be sent. A frame is never split, so the last one may exceed the window."""
+    async def wait_for_room(self) -> None:
+        """Waits until the window has space. Frames are not split, so the last one may exceed the window."""
         while self._kept_bytes >= self._window_bytes:
-            self._moved.clear()
-            await self._moved.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
-    def after(self, received: int) -> list[str]:
-        """Returns the frames after ``received``, the last one that the proxy has received."""
+    def get_frames_after(self, received: int) -> list[str]:
+        """Returns the frames after the number ``received``."""
         return [text for seq, text, _ in self._kept if seq > received]
 
     @property
@@ -80,6 +77,6 @@ class ServedCall:
         return self.has_ended and not self._kept
 
     def stop(self) -> None:
-        """Cancels the request, because its response is no longer needed."""
+        """Cancels the request."""
         if self.task is not None:
             self.task.cancel()
