@@ -30,6 +30,7 @@ export const BEGUN: Record<string, readonly string[]> = {
   hy_v3_opensource: [
     '<tool_call:opensource>f<arg_key:opensource>a</arg_key:opensource><arg_value:opensource>',
   ],
+  hy_v4: ['<tool_call>f<arg_key>a</arg_key><arg_value>', '<tool_calls><tool_call>f<arg_key>a'],
   lfm2: ['<|tool_call_start|>[f(a="', '<|tool_call_start|>[f(', '<|tool_call_start|>[{"name": "'],
   deepseek_v41: [
     '<｜DSML｜ invoke name="f">\n<｜DSML｜ parameter name="a" string="false">',

@@ -6,8 +6,7 @@ python vllm.py WHEEL COUNT SEED [FAMILY...]
 WHEEL is the released wheel of vllm, which is read without being installed. Its `parser`, `tool_parsers` and `reasoning`
 run unmodified; dummies replace the rest of vLLM: names of types, and classes of the fields that parsers fill and read.
 The first line has the tools. `whole` texts are what models write, `cut` ones end anywhere, `hostile` ones have a
-segment
-omitted, repeated or moved, or are markers and words in any order.
+segment omitted, repeated or moved, or are markers and words in any order.
 """
 
 import importlib.abc
@@ -21,7 +20,7 @@ import types
 from dataclasses import dataclass, field
 
 import regex
-from written import PROPERTIES, RANDOM, WORDS, J, W, broken, named, python_call
+from written import PROPERTIES, RANDOM, WORDS, J, S, W, broken, named, python_call
 
 WHEEL, COUNT, SEED, *ONLY = sys.argv[1:]
 
@@ -181,11 +180,28 @@ def lines(calls):
     return "<function_calls>\n" + "\n".join(python_call(*call) for call in calls) + "\n</function_calls>"
 
 
+# The suffix of a checkpoint's markers.
+SUFFIX = ":6124c78e"
+
+
+def keyed(calls, suffix):
+    """Writes tool calls as Hunyuan 4 does."""
+
+    def element(name, text):
+        return f"<{name}{suffix}>{text}</{name}{suffix}>"
+
+    def call(name, arguments):
+        pairs = (element("arg_key", key) + element("arg_value", S(value)) for key, value in arguments.items())
+        return element("tool_call", name + "".join(pairs))
+
+    return element("tool_calls", "".join(call(*each) for each in calls))
+
+
 THINK = ("<think>", "</think>")
 MISTRAL = ("[THINK]", "[/THINK]")
 COHERE = ("<|START_THINKING|>", "<|END_THINKING|>")
-# : By the proxy's parser (and a variant): vLLM's parsers of tool calls and of reasoning, the markers of reasoning,
-# whether vLLM : assumes that the prompt has opened it, and the function that writes calls.
+# By the proxy's parser (and a variant): vLLM's parsers of tool calls and of reasoning, the markers of reasoning,
+# whether vLLM assumes that the prompt has opened it, and the function that writes calls.
 FAMILIES = {
     "hermes": ("hermes", "qwen3", THINK, True, W["hermes"][2]),
     "qwen3_coder": ("qwen3_coder", "qwen3", THINK, True, W["qwen3_coder"][2]),
@@ -203,6 +219,11 @@ FAMILIES = {
     "glm45": ("glm45", "glm45", THINK, True, W["glm45"][2]),
     "glm45 4.7": ("glm47", "glm47", THINK, True, W["glm45 "][2]),
     "hy_v3": ("hy_v3", "hy_v3", THINK, True, W["hy_v3"][2]),
+    "hy_v4": ("hy_v4", "hy_v4", THINK, True, lambda calls: keyed(calls, "")),
+    "hy_v4 suffix": (
+        *("hy_v4", "hy_v4", (f"<think{SUFFIX}>", f"</think{SUFFIX}>"), True),
+        lambda calls: keyed(calls, SUFFIX),
+    ),
     "hunyuan_a13b": (
         *("hunyuan_a13b", "hunyuan_a13b", ("<think>\n", "\n</think>\n<answer>\n"), False),
         array("<tool_calls>", "</tool_calls>"),
@@ -239,10 +260,10 @@ FAMILIES = {
     "dots": ("dots", "qwen3", THINK, True, W["dots"][2]),
     "step3": ("step3", "step3", ("", "</think>"), True, W["step3"][2]),
 }
-# : Such a response consists of tool calls only, or has a single one.
+# Such a response consists of tool calls only, or has a single one.
 ALONE = ("llama3_json", "muse_glimmer", "pythonic", "llama4_pythonic", "llama4_pythonic tagged", "xlam")
 SINGLE = ("gigachat3", "muse_glimmer", "internlm")
-# : Arguments of other types, which vLLM's parsers read in these families.
+# Arguments of other types, which vLLM's parsers read in these families.
 UNTYPED = {
     **dict.fromkeys(
         ("hermes", "llama3_json", "mistral", "kimi_k2", "deepseek_v3", "granite", "phi4_mini_json", "apertus", "gigachat3"),
@@ -251,11 +272,11 @@ UNTYPED = {
     "deepseek_v31": ("x", [1]),
     "hunyuan_a13b": ("x",),
 }
-# : Values that the markup does not distinguish from others: Gemma's template writes null as Python does, MiniMax M3's
-# writes : nothing for several.
+# Values that the markup does not distinguish from others: Gemma's template writes null as Python does, MiniMax M3's
+# writes nothing for several.
 NOT_TOLD = {"gemma4": lambda value: value is None, "minimax_m3": lambda value: value in (None, [], {})}
 MARKER = regex.compile(r'<\|?[^<>\s]{1,40}\|?>|\[/?[A-Z_]+\]|\]<\]minimax\[>\[|<\|"\|>|functools')
-# : Tokens that parsers look up in a vocabulary, independent of the text.
+# Tokens that parsers look up in a vocabulary, independent of the text.
 TOKENS = [
     *(*THINK, "<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>", "<seed:bos>", "<seed:eos>"),
     *("<|python_tag|>", "[TOOL_CALLS]", "<|tool_call|>"),
@@ -371,6 +392,7 @@ for key, (tool_parser, reasoning_parser, think, opens, write) in FAMILIES.items(
     random.seed(f"{SEED} {key}")
     own = sorted({*MARKER.findall(write([("f", {"text": "a", "count": 1})])), *(think or ())})
     read = opened(tool_parser, reasoning_parser, {*own, *TOKENS})
+    about = {"parser": parser, "reader": key, "markers": own, "opened": opens}
     for _ in range(int(COUNT)):
         text = sampled(key, think, opens, write)
         kind = random.choice(["whole", "cut", "hostile"])
@@ -378,7 +400,7 @@ for key, (tool_parser, reasoning_parser, think, opens, write) in FAMILIES.items(
             text = text[: random.randrange(len(text) + 1)]
         elif kind == "hostile":
             text = hostile(text, own)
-        print(J({"parser": parser, "reader": key, "kind": kind, "opened": opens, "text": text, **read(text)}))
+        print(J({**about, "kind": kind, "text": text, **read(text)}))
     for arguments in UNTYPED.get(key, ()):
         text = (think[1] if opens else "") + write([("f", arguments)])
-        print(J({"parser": parser, "reader": key, "kind": "whole", "opened": opens, "text": text, **read(text)}))
+        print(J({**about, "kind": "whole", "text": text, **read(text)}))

@@ -11,7 +11,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { isDeepStrictEqual } from 'node:util'
 import type { Tool } from '../../../src/protocol/canonical/messages.ts'
-import { findParser } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { adaptMarkers, findParser } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { CACHE } from '../../helpers/install-once.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../helpers/parsed-output.ts'
 
@@ -25,6 +25,8 @@ interface Line {
   /** The proxy's parser, and which of vLLM's and of its templates. */
   reader: string
   kind: 'whole' | 'cut' | 'hostile'
+  /** The markers in vLLM's vocabulary. */
+  markers: string[]
   /** vLLM assumes that the prompt has opened reasoning. */
   opened: boolean
   text: string
@@ -72,6 +74,7 @@ const AS_THEIRS: Record<string, (value: unknown) => unknown> = {
   cohere_command: (value) => (isDeepStrictEqual(value, { malformed: '' }) ? {} : value),
   gemma4: scalarText,
   hy_v3: scalarText,
+  hy_v4: scalarText,
   minimax_m3: (value) =>
     isObject(value) && Object.keys(value).join() === 'item' ? [value.item].flat() : value,
   dots: (value) => (isObject(value) ? value : String(value).trim()),
@@ -132,10 +135,14 @@ function wheel(python: string): string {
 }
 
 function count(table: Record<string, Counts>, line: Line, tools: Tool[]): void {
-  const { reader, kind, parser, opened, text } = line
+  const { reader, kind, parser, markers, opened, text } = line
   const row = `${reader}, ${kind}`
   const create = () =>
-    findParser(parser).create({ tools, startsInReasoning: opened, makeToolCallId: () => 'id' })
+    adaptMarkers(findParser(parser), markers).create({
+      tools,
+      startsInReasoning: opened,
+      makeToolCallId: () => 'id',
+    })
   const found = parseWhole(create(), text)
   const pieces = create()
   const deltas = [...text].map((character) => pieces.push(character))

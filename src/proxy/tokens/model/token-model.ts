@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { type ImageRule, isTextOnly, readImageRule } from '../images/image-rule.ts'
 import { PLACEHOLDER_IMAGE } from '../images/placeholder-image.ts'
-import { chooseParser, findParser, type ParserChoice } from '../parsers/choose-parser.ts'
+import { adaptMarkers, chooseParser, findParser, type ParserChoice } from '../parsers/choose-parser.ts'
 import type { ParserFamily } from '../parsers/output-parser.ts'
 import { PromptRenderer } from '../prompt/prompt-renderer.ts'
 import { PromptThread } from '../prompt/prompt-service.ts'
@@ -164,7 +164,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
     promptFormat,
     promptEncoder,
   }
-  const parsers = startParsers(options.parser, template.withTools, files)
+  const parsers = startParsers(options.parser, template.withTools, files, addedTokens.keys())
   const close = async () => {
     await Promise.all([prompts.close(), parsers.close()])
   }
@@ -197,11 +197,13 @@ function startParsers(
   name: string,
   chatTemplate: string,
   { tokenizerConfig: { response_template: source } }: TokenizerFiles,
+  addedTokens: Iterable<string>,
 ): { chosen: Promise<ParserSetup>; close(): Promise<void> } {
-  const choice: ParserChoice =
+  const byFormat: ParserChoice =
     name === 'auto'
       ? chooseParser(chatTemplate)
       : { family: findParser(name), chosenBy: 'name', evidence: [] }
+  const choice = { ...byFormat, family: adaptMarkers(byFormat.family, addedTokens) }
   if (name !== 'auto' || typeof source !== 'object' || source === null) {
     return { chosen: Promise.resolve({ choice, responses: undefined }), close: async () => {} }
   }

@@ -24,7 +24,7 @@ import {
   phi4Mini,
   solarOpen,
 } from './json-families.ts'
-import { glm, hunyuan, hunyuanOpenSource } from './keyed-families.ts'
+import { createHunyuan4Family, glm, hunyuan, hunyuan4, hunyuanOpenSource } from './keyed-families.ts'
 import { lfm2 } from './lfm2.ts'
 import { llama3 } from './llama3.ts'
 import { minimaxM3 } from './minimax-m3.ts'
@@ -78,6 +78,7 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['｜DSML｜', 'tool_calls>'], deepseekV4],
   [['tool_sep', 'arg_key', ':opensource'], hunyuanOpenSource],
   [['tool_sep', 'arg_key', 'tool_calls'], hunyuan],
+  [['<tool_calls', '<arg_key'], hunyuan4],
   [['<tool_call>', '<function=', 'You are MiMo'], mimo],
   [['<tool_call>', '<function='], qwen3Coder],
   [['<tool_call>', '<arg_key>'], glm],
@@ -164,7 +165,7 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
 export const UNREAD_PARSERS: ReadonlySet<string> = new Set(
   (
     'beam cohere_command3 functiongemma gigachat35 granite-20b-fc granite_thinking_parser hf holo2 ' +
-    'hy_v4 inkling iquest_q1 jamba k2_horizon kimi minicpmv minimax-append-think minimax_m2_append_think muse ' +
+    'inkling iquest_q1 jamba k2_horizon kimi minicpmv minimax-append-think minimax_m2_append_think muse ' +
     'musespark1x plamo3 poolside_v1 response_template spark25 trinity'
   ).split(' '),
 )
@@ -219,6 +220,14 @@ export function findParser(name: string): ParserFamily {
     )
   }
   throw new ProxyError('config_invalid', `there is no output parser '${name}'; the known ones are ${known}`)
+}
+
+/**
+ * Returns the family with the markers of a model's tokenizer, which in Hunyuan 4 differ between checkpoints.
+ * @param addedTokens the added tokens of the tokenizer
+ */
+export function adaptMarkers(family: ParserFamily, addedTokens: Iterable<string>): ParserFamily {
+  return family === hunyuan4 ? createHunyuan4Family(addedTokens) : family
 }
 
 /** Returns whether a rendered prompt ends inside a reasoning block that its template opened. */

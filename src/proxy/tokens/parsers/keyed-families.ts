@@ -26,20 +26,49 @@ export const glm = createKeyedFamily('glm45', '')
 export const hunyuan = createHunyuanFamily('hy_v3', '')
 export const hunyuanOpenSource = createHunyuanFamily('hy_v3_opensource', ':opensource')
 
-function createHunyuanFamily(name: string, suffix: string): ParserFamily {
-  return createKeyedFamily(name, suffix, `<tool_sep${suffix}>`, createMarkers('tool_calls', suffix))
-}
+const SUFFIXED_MARKER = /^<(?:think|tool_calls|tool_call|arg_key|arg_value)(:[^\s>]+)>$/
+
+/** Hunyuan 4 with plain markers; see {@link createHunyuan4Family}. */
+export const hunyuan4 = createHunyuan4Family([])
 
 /**
- * Returns the family for a suffix of the markers.
- * @param nameEnd an optional marker after the function's name
+ * Creates the family of Hunyuan 4: `<tool_calls><tool_call>f<arg_key>a</arg_key><arg_value>value</arg_value>` and so on.
+ * Each checkpoint adds a suffix of its own to the markers, such as `<tool_call:6124c78e>`.
+ * Source: vLLM's `hy_v4_tool_parser.py` and `hy_v4_reasoning_parser.py`.
+ * @param addedTokens the added tokens of the checkpoint's tokenizer, which contain the markers
  */
-function createKeyedFamily(name: string, suffix: string, nameEnd?: string, wrapper?: Markers): ParserFamily {
+export function createHunyuan4Family(addedTokens: Iterable<string>): ParserFamily {
+  const suffixes = Iterator.from(addedTokens).map((token) => SUFFIXED_MARKER.exec(token)?.[1])
+  const suffix = suffixes.find((found) => found !== undefined) ?? ''
+  const wrapper = createMarkers('tool_calls', suffix)
+  return createKeyedFamily('hy_v4', suffix, { wrapper, callEndsReasoning: false })
+}
+
+function createHunyuanFamily(name: string, suffix: string): ParserFamily {
+  const wrapper = createMarkers('tool_calls', suffix)
+  return createKeyedFamily(name, suffix, { nameEnd: `<tool_sep${suffix}>`, wrapper })
+}
+
+interface FamilyMarkup {
+  /** A marker after the function's name. */
+  nameEnd?: string
+  /** The markers around all tool calls. */
+  wrapper?: Markers
+  /** Whether a tool call that begins in the reasoning ends it. Default: yes. */
+  callEndsReasoning?: boolean
+}
+
+/** Creates the family for a suffix of the markers. */
+function createKeyedFamily(
+  name: string,
+  suffix: string,
+  { nameEnd, wrapper, callEndsReasoning = true }: FamilyMarkup = {},
+): ParserFamily {
   const [key, value] = [createMarkers('arg_key', suffix), createMarkers('arg_value', suffix)]
   const inner = [key.open, key.close, value.open, value.close, ...(nameEnd ? [nameEnd] : [])]
   const call = createKeyedSyntax({ call: createMarkers('tool_call', suffix), key, value, nameEnd })
   return createBlockFamily(name, inner, {
-    reasoning: { ...createMarkers('think', suffix), callEndsIt: true },
+    reasoning: { ...createMarkers('think', suffix), callEndsIt: callEndsReasoning },
     call: { ...call, wrapper },
   })
 }

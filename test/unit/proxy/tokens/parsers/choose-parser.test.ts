@@ -36,6 +36,7 @@ t.test('templates of other families are distinguished by their unique texts', as
     deepseek_v32: '<｜DSML｜function_calls>',
     hy_v3_opensource: "{%- set HYTK = ':opensource' %}<tool_sep{}><arg_key{}>",
     hy_v3: '<tool_calls><tool_call>f<tool_sep><arg_key>',
+    hy_v4: '<tool_calls:6124c78e><tool_call:6124c78e>f<arg_key:6124c78e>',
     cohere_command: '<|START_ACTION|>[{"tool_name": "f"}]<|END_ACTION|>',
     apertus: '<|tools_prefix|>',
     lfm2: '<|tool_call_start|>',

@@ -4,7 +4,7 @@
  */
 import t from 'tap'
 import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
-import { findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { adaptMarkers, findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { parse, parseBriefly } from './parse.ts'
 
 const properties = {
@@ -65,6 +65,14 @@ const WRITTEN: { name: string; text: string; opened?: true; content?: string; ar
       name: 'kimi_k3',
       opened: true,
       text: `hm<|close|>think<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>${kimi('text', 'string', TEXT)}${kimi('count', 'number', '5')}${kimi('list', 'array', '["x", "y"]')}${kimi('map', 'object', '{"k": "v", "n": [1.5, null]}')}${kimi('on', 'boolean', 'true')}<|close|>call<|sep|><|open|>call tool="g" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>`,
+    },
+    {
+      name: 'hy_v4',
+      opened: true,
+      text: `hm</think>I look.<tool_calls><tool_call>f${Object.entries(ARGS)
+        .map(([key, value]) => [key, typeof value === 'string' ? value : JSON.stringify(value)])
+        .map(([key, value]) => `<arg_key>${key}</arg_key><arg_value>${value}</arg_value>`)
+        .join('')}</tool_call><tool_call>g</tool_call></tool_calls>`,
     },
     {
       name: 'minimax_m3',
@@ -144,6 +152,25 @@ for (const { name, text, opened = false, content = 'I look.', args = ARGS } of W
     ])
   })
 }
+
+t.test('hy_v4: the markers have the suffix of the checkpoint', async (t) => {
+  const family = adaptMarkers(findParser('hy_v4'), ['<|endoftext|>', '<tool_calls:6124c78e>', '</think:x>'])
+  const text =
+    'a</think> <tool_call>g</tool_call></think:6124c78e>I look.<tool_calls:6124c78e><tool_call:6124c78e>f' +
+    '<arg_key:6124c78e>text</arg_key:6124c78e><arg_value:6124c78e></arg_value></arg_value:6124c78e>' +
+    '</tool_call:6124c78e></tool_calls:6124c78e>'
+  t.same(parseBriefly(family, text, { tools, startsInReasoning: true }), {
+    reasoning: 'a</think> <tool_call>g</tool_call>',
+    content: 'I look.',
+    calls: ['f({"text": "</arg_value>"})'],
+  })
+  t.equal(adaptMarkers(findParser('glm45'), ['<tool_calls:x>']), findParser('glm45'))
+})
+
+t.test('hy_v4: a tool call in the reasoning is reasoning', async (t) => {
+  const call = '<tool_calls><tool_call>g</tool_call></tool_calls>'
+  t.same(read('hy_v4', `${call}</think>${call}`, true), { reasoning: call, calls: ['g({})'] })
+})
 
 t.test('gigachat3: one tool call, after a role or a token', async (t) => {
   const call = '{"name": "f", "arguments": {"count": 5}}'
