@@ -14,29 +14,51 @@ import { SHARED_STALL_LIMIT_MS, STALLS_FILE } from './stall-limit.ts'
 /** Tests that load a proxy to its limit, or for minutes, define their own limits. */
 const LOADS =
   /[\\/]slow[\\/](fuzz|power|complexity|agent-retries|bad-network|balancers|generated-clients|gateway-client|kill|litestream|many-sessions|nodes-killed|two-releases|python-sdks|rollouts-many|schemathesis)/
-const PROGRAM = process.argv[1] ?? ''
-const IS_GUARDED = /[\\/]test[\\/](integration|slow|helpers)[\\/]/.test(PROGRAM) && !LOADS.test(PROGRAM)
 
+/** Whether stalls fail the file that runs. */
+let isGuarded = isGuardedFile(process.argv[1] ?? '')
 let watch: LoopWatch | undefined
 /** The number of running operations that are excluded. */
 let apart = 0
 let isAllowed = false
-const stallsMs: number[] = []
+let stallsMs: number[] = []
 let folderOfChildren: string | undefined
 
 process.on('exit', () => {
-  const stalls = [...stallsMs, ...stallsOfChildren()]
-  if (stalls.length === 0 || isAllowed) return
+  const message = endFile()
+  if (message === undefined) return
   process.exitCode = 1
-  const times = stalls.map((ms) => `${Math.round(ms)} ms`).join(', ')
-  process.stderr.write(
-    `The event loop of a proxy stood still for ${times} of CPU time (see test/helpers/no-stalls.ts)\n`,
-  )
+  process.stderr.write(`${message}\n`)
 })
+
+function isGuardedFile(path: string): boolean {
+  return /[\\/]test[\\/](integration|slow|helpers)[\\/]/.test(path) && !LOADS.test(path)
+}
+
+/** Begins a test file of a process that runs several; its path is absolute. */
+export function beginFile(path: string): void {
+  isGuarded = isGuardedFile(path)
+}
+
+/**
+ * Ends the measurement of a test file.
+ * @returns a message with the stalls of its proxies; undefined if there are none
+ */
+export function endFile(): string | undefined {
+  watch?.stop()
+  watch = undefined
+  const stalls = [...stallsMs, ...stallsOfChildren()]
+  const isPassed = stalls.length === 0 || isAllowed
+  stallsMs = []
+  isAllowed = false
+  if (isPassed) return undefined
+  const times = stalls.map((ms) => `${Math.round(ms)} ms`).join(', ')
+  return `The event loop of a proxy stood still for ${times} of CPU time (see test/helpers/no-stalls.ts)`
+}
 
 /** Starts a server in this process, and watches the event loop from then on. */
 export async function watched<Server>(start: () => Promise<Server>): Promise<Server> {
-  if (IS_GUARDED) watch ??= watchLoop(noteStall)
+  if (isGuarded) watch ??= watchLoop(noteStall)
   return await aside(start)
 }
 
@@ -63,7 +85,7 @@ export function stallsOnPurpose(_reason: string): void {
 
 /** Returns the environment variables with which a Node process is watched, from its first request on. */
 export function watchedChild(): Record<string, string> {
-  if (!IS_GUARDED) return {}
+  if (!isGuarded) return {}
   folderOfChildren ??= mkdtempSync(join(tmpdir(), 'stalls-'))
   const program = pathToFileURL(join(import.meta.dirname, 'watched-child.ts'))
   return { NODE_OPTIONS: `--import=${program}`, [STALLS_FILE]: join(folderOfChildren, 'stalls') }
@@ -79,5 +101,6 @@ function stallsOfChildren(): number[] {
     return []
   } finally {
     rmSync(folderOfChildren, { recursive: true })
+    folderOfChildren = undefined
   }
 }

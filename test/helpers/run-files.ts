@@ -9,6 +9,7 @@ import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { isDeepStrictEqual } from 'node:util'
 import tap, { type Test } from 'tap'
+import { beginFile, endFile } from './no-stalls.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const SCHEME = 'tap-of:'
@@ -58,11 +59,14 @@ export async function runFiles(...patterns: string[]): Promise<void> {
   const alive = setInterval(() => {}, 1000)
   for (const path of listGroupFiles(patterns)) {
     const before = getProcessState()
+    beginFile(join(ROOT, path))
     await tap.test(path, async (t) => {
       const { href } = pathToFileURL(join(ROOT, path))
       tests.set(href, t)
       await import(href)
     })
+    const stalls = endFile()
+    if (stalls !== undefined) tap.fail(`${path}: ${stalls}`)
     if (!isDeepStrictEqual(getProcessState(), before)) tap.fail(`a file leaves the process changed: ${path}`)
   }
   clearInterval(alive)

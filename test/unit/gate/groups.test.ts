@@ -1,6 +1,6 @@
 /** `test/groups`, whose files run several test files in one process. */
 import { spawnSync } from 'node:child_process'
-import { globSync, readFileSync, writeFileSync } from 'node:fs'
+import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import t, { type Test } from 'tap'
 import { listGroupFiles, listSeparateFiles } from '../../helpers/run-files.ts'
@@ -20,9 +20,15 @@ t.test('each file of npm test runs once, in a group or separately', async (t) =>
   t.strictSame([...grouped, ...listSeparateFiles()].sort(), all.sort())
 })
 
-/** Runs these files as a group. @returns its TAP output and exit code */
-function runGroup(t: Test, files: Record<string, string>) {
-  const folder = t.testdir(files)
+/**
+ * Runs these files as a group.
+ * @param under the folder of the files within the test's folder
+ * @returns its TAP output and exit code
+ */
+function runGroup(t: Test, files: Record<string, string>, under = 'files') {
+  const folder = join(t.testdir({}), under)
+  mkdirSync(folder, { recursive: true })
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text)
   const group = join(folder, 'group.ts')
   const patterns = JSON.stringify(`${relative(ROOT, folder)}/*.test.ts`)
   writeFileSync(group, `import { runFiles } from ${JSON.stringify(RUN_FILES)}\nawait runFiles(${patterns})\n`)
@@ -72,4 +78,31 @@ t.test('a file that leaves the process changed fails', async (t) => {
     t.ok(lines.includes(`not ok 2 - a file leaves the process changed: ${folder}/a.test.ts`), what)
     t.not(status, 0)
   }
+})
+
+/** Blocks the event loop of a server for longer than allowed. */
+const STALLS = `
+import { setTimeout } from 'node:timers/promises'
+import t from 'tap'
+import { burnCpu } from ${JSON.stringify(join(ROOT, 'test/helpers/loop-cpu.ts'))}
+import { watched } from ${JSON.stringify(join(ROOT, 'test/helpers/no-stalls.ts'))}
+t.test('one', async (t) => {
+  await watched(async () => {})
+  burnCpu(450)
+  await setTimeout(50)
+  t.ok(true)
+})
+`
+
+t.test('a request that blocks the event loop of a proxy fails the file that sent it', async (t) => {
+  const files = { 'a.test.ts': STALLS, 'b.test.ts': PASSES }
+  const { lines, status, folder } = runGroup(t, files, 'test/integration')
+  t.ok(lines.includes(`ok 1 - ${folder}/a.test.ts`))
+  t.ok(
+    lines.some((line) =>
+      line.startsWith(`not ok 2 - ${folder}/a.test.ts: The event loop of a proxy stood still`),
+    ),
+  )
+  t.ok(lines.includes(`ok 3 - ${folder}/b.test.ts`))
+  t.not(status, 0)
 })
