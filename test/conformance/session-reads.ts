@@ -286,7 +286,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
   cell('a step is never based on a turn that was open when it was returned', async (t, store) => {
     await store.createSession(createSession('s'))
     // More than one read returns.
-    for (let index = 0; index < 70; index += 1) await store.openTurn(aTurn(`t${index}`, { index }))
+    await Promise.all(Array.from({ length: 70 }, (_, index) => store.openTurn(aTurn(`t${index}`, { index }))))
     const reading = store.readSteps('s')[Symbol.asyncIterator]()
     const steps = [(await reading.next()).value!]
     const prompt = Array.from({ length: 20 }, (_, id) => id)
@@ -319,7 +319,7 @@ async function recordGrown(store: TurnStore, sessionId: string, grown: readonly 
     sequences.push([...prompt, ...sampled])
     return prompt
   })
-  for (const index of grown.keys()) await store.openTurn(aTurn(`t${index}`, { sessionId, index }))
+  await Promise.all(grown.map((_, index) => store.openTurn(aTurn(`t${index}`, { sessionId, index }))))
   for (const [index, turn] of [...grown.entries()].sort(([, a], [, b]) => a.ends - b.ends)) {
     if (turn.status === 'open') continue
     const outcome = anOutcome(`t${index}`, {

@@ -22,6 +22,7 @@ import { decodeIds, encodeText } from '../helpers/plain-tokens.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
+import { limitRuns } from '../helpers/tier.ts'
 
 /** So long that its ids are identified by their JSON. */
 const SYSTEM = Array.from({ length: 1_500 }, (_, index) => (index * 7919) % 100_000)
@@ -131,7 +132,7 @@ t.test('recorded turns do not depend on restarts of the proxy between them', asy
       t.equal(full.length, steps.length)
       t.strictSame(interrupted, full)
     }),
-    { numRuns: 15 },
+    { numRuns: limitRuns(40) },
   )
 })
 

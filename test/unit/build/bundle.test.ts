@@ -51,10 +51,12 @@ t.test(
 )
 
 t.test('each platform gets its own native module', async (t) => {
-  const { assets } = await bundleProgram(ROOT, 'darwin-x64')
-  const modules = [...assets.keys()].filter((key) => key.endsWith('.node'))
-  t.strictSame(modules.sort(), [
-    'node_modules/better-sqlite3/prebuilds/darwin-x64.node',
-    'node_modules/tokenizers/tokenizers.darwin-x64.node',
-  ])
+  // Bundles of the two modules that load them take a tenth of the time of one of the program.
+  for (const [entry, module] of [
+    ['src/proxy/store/sqlite/database.ts', 'node_modules/better-sqlite3/prebuilds/darwin-x64.node'],
+    ['src/proxy/tokens/tokenizer/encoder.ts', 'node_modules/tokenizers/tokenizers.darwin-x64.node'],
+  ] as const) {
+    const { assets } = await bundleProgram(ROOT, 'darwin-x64', { entry })
+    t.strictSame([...assets.keys()], [module])
+  }
 })

@@ -1,52 +1,9 @@
 /** Python's start from the snapshot of its memory. */
-import { readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { pathToFileURL } from 'node:url'
-import type { PyProxy } from 'pyodide/ffi'
 import t from 'tap'
-import { bootPython, bootWithout, MODULES } from '../../../../src/proxy/tokens/templates/python/boot.ts'
+import { bootPython } from '../../../../src/proxy/tokens/templates/python/boot.ts'
+import { testPresentModules } from './python-boot.ts'
 
-const FOLDER = join(import.meta.dirname, '../../../../src/proxy/tokens/templates/python')
-
-/** Copies of our modules that an edit has changed. */
-function editedModules(folder: string): Record<string, URL> {
-  const edited = Object.keys(MODULES).map((name) => {
-    const path = join(folder, `${name}.py`)
-    const source = readFileSync(join(FOLDER, `${name}.py`), 'utf8')
-    writeFileSync(
-      path,
-      source
-        .replace('serialize_reply("text"', 'serialize_reply("edited"')
-        .replace('"reasoning_content"', '"edited"'),
-    )
-    return [name, pathToFileURL(path)] as const
-  })
-  return Object.fromEntries(edited)
-}
-
-interface ChatTemplates extends PyProxy {
-  open_template(source: string, specialTokens: string): PyProxy
-  render(template: PyProxy, messages: string, tools: string, options: string): string
-}
-
-interface Harmony extends PyProxy {
-  REASONING_FIELDS: PyProxy & { toJs(): string[] }
-}
-
-for (const [from, boot] of [
-  ['the snapshot of an older program', bootPython],
-  ['no snapshot', bootWithout],
-] as const) {
-  t.test(`Python started from ${from} runs our modules in their present version`, async (t) => {
-    const python = await boot(editedModules(t.testdir()))
-    const templates = python.pyimport('chat_templates') as ChatTemplates
-    const template = templates.open_template('{{ messages[0].content }}', '{}')
-    const options = JSON.stringify({ add_generation_prompt: true })
-    t.equal(
-      templates.render(template, '[{"role":"user","content":"hello"}]', 'null', options),
-      '{"edited": "hello"}',
-    )
-    // Imports between the modules are current, too.
-    t.equal((python.pyimport('harmony') as Harmony).REASONING_FIELDS.toJs()[0], 'edited')
-  })
-}
+t.test(
+  'Python started from the snapshot of an older program runs our modules in their present version',
+  (t) => testPresentModules(t, bootPython),
+)

@@ -62,11 +62,15 @@ t.test('a prompt is stored as a difference from an intact one, if the nearest on
 
 t.test('a chain of 10,000 turns is assembled from its first turn on', async (t) => {
   const { db, store } = openSequences(t)
+  // Short prompts, each of which extends the previous one or is a part of it.
+  const sequenceOf = (id: number) => upTo(60 + (id % 50))
   db.transaction(() => {
-    for (let id = 1; id <= 10_000; id += 1) store(id, upTo(10 + id))
+    for (let id = 1; id <= 10_000; id += 1) store(id, sequenceOf(id))
   })()
+  const links = db.prepare('SELECT count(*) FROM turns WHERE prompt_base = id - 1').pluck()
+  t.equal(links.get(), 9_999)
   const fresh = new TokenSequences(prepareReaderTables(db), NO_CACHE)
-  t.strictSame(fresh.read(10_000).promptIds, upTo(10_010))
+  t.strictSame(fresh.read(10_000).promptIds, sequenceOf(10_000))
 })
 
 t.test('the cache of a deleted tree is removed with it, and no other', async (t) => {

@@ -3,104 +3,25 @@ import fc from 'fast-check'
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
-import { type NewPart, PromptEngine } from '../../../../../src/proxy/tokens/prompt/prompt-engine.ts'
-import {
-  PromptSpecializer,
-  type TemplateService,
-} from '../../../../../src/proxy/tokens/prompt/prompt-specializer.ts'
+import type { NewPart } from '../../../../../src/proxy/tokens/prompt/prompt-engine.ts'
 import { createTemplateSignature } from '../../../../../src/proxy/tokens/prompt/template-signature.ts'
-import { createTemplate, getThread } from '../../../../helpers/templates.ts'
 import { IS_FULL } from '../../../../helpers/tier.ts'
-import { loadModel, type Model } from '../prompt-rollout.ts'
-
-const SYSTEM: ChatMessage = { role: 'system', content: 'Be brief.' }
-const question = (content: string): ChatMessage => ({ role: 'user', content })
-const CALL_ID = 'call00001'
-const HISTORY: ChatMessage[] = [
+import {
+  CHATML,
+  CONTENT,
+  createThread,
+  HISTORY,
+  newPart,
+  question,
   SYSTEM,
-  question('What?'),
-  {
-    role: 'assistant',
-    content: null,
-    tool_calls: [{ id: CALL_ID, type: 'function', function: { name: 'read', arguments: '{"path": "a"}' } }],
-  },
-]
-const result = (content: string): ChatMessage => ({ role: 'tool', tool_call_id: CALL_ID, content })
+  setUp,
+  sharedModel,
+} from './specializer-rig.ts'
+
 const TEXTS = fc.oneof(
   fc.string({ unit: 'grapheme' }),
   fc.constantFrom('', ' ', '<tool_response>x</tool_response>', '<think>a</think>', '\n a \u3000'),
 )
-
-const models = new Map<string, Model>()
-
-/** Returns a model that all tests share: loading one takes longer than most of them. */
-function sharedModel(name: string): Model {
-  const model = models.get(name) ?? loadModel(name)
-  models.set(name, model)
-  return model
-}
-
-function createThread(name: string, source?: string): TemplateService {
-  const { template, tokenizer, end } = sharedModel(name)
-  return getThread(
-    new PromptEngine(source === undefined ? template : createTemplate(source), {
-      ids: tokenizer.addedTokens,
-      eosIds: new Set([end.id]),
-    }),
-  )
-}
-
-/** Counts the jobs of the thread, which this process does not have. */
-function setUp(name: string, wrong: Partial<TemplateService> = {}) {
-  const thread = createThread(name)
-  return { thread, ...countJobs({ ...thread, ...wrong }) }
-}
-
-function countJobs(thread: TemplateService) {
-  const jobs = { render: 0, newPart: 0, learned: 0 }
-  const prompts = new PromptSpecializer({
-    ...thread,
-    render: (...input) => {
-      jobs.render += 1
-      return thread.render(...input)
-    },
-    newPart: (...input) => {
-      jobs.newPart += 1
-      return thread.newPart(...input)
-    },
-    specializePart: async (...input) => {
-      const found = await thread.specializePart(...input)
-      if (found !== undefined) jobs.learned += 1
-      return found
-    },
-  })
-  const faults: string[] = []
-  prompts.onFault(() => faults.push('fault'))
-  return { prompts, jobs, faults }
-}
-
-/** Renders the new part as the renderer does: first without the history. */
-async function getNewPart(
-  prompts: Pick<TemplateService, 'newPart'>,
-  history: readonly ChatMessage[],
-  message: ChatMessage,
-) {
-  const newMessages = [message]
-  const request = { situation: createTemplateSignature(history, newMessages, false), newMessages }
-  const short = await prompts.newPart(request, {})
-  return short === 'needs_history'
-    ? prompts.newPart({ ...request, history: history.slice(0, -1) }, {})
-    : short
-}
-
-function newPart(
-  prompts: Pick<TemplateService, 'newPart'>,
-  content: string,
-  history = HISTORY,
-  fields: object = {},
-) {
-  return getNewPart(prompts, history, { ...result(content), ...fields })
-}
 
 for (const name of ['qwen3', 'embedded']) {
   t.test(`${name}: prompts and new parts equal the template's, without a job for most of them`, async (t) => {
@@ -236,56 +157,6 @@ t.test('a signature that a dummy history does not represent is no longer special
   t.ok(jobs.newPart > after)
 })
 
-const CHATML = (head: string, body: string) =>
-  `${head}{% for m in messages %}<|im_start|>{{ m.role }}\n${body}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`
-const CONTENT = "{{ m.content or '' }}"
-
-/** Templates by their operations, and whether a new part can be specialized. */
-const HOSTILE: Record<string, [template: string, isSpecialized: boolean]> = {
-  'write each content': [CHATML('', CONTENT), true],
-  trim: [CHATML('', "{{ (m.content or '') | trim }}"), true],
-  'mark the last message': [CHATML('', `${CONTENT}{% if loop.last %}!{% endif %}`), false],
-  'count messages': [CHATML('', `{{ loop.index }} of {{ messages | length }}: ${CONTENT}`), false],
-  'mark odd messages': [CHATML('', `{{ loop.cycle("a", "b") }}${CONTENT}`), true],
-  'count characters': [CHATML('', `{{ m.content | length }}${CONTENT}`), false],
-  'sum up characters': [
-    CHATML(
-      '{% set ns = namespace(n=0) %}',
-      `{% set ns.n = ns.n + (m.content or '') | length %}{{ ns.n }}${CONTENT}`,
-    ),
-    false,
-  ],
-  'begin with the last content': [CHATML('{{ messages[-1].content }}', CONTENT), false],
-  'begin with the last content, trimmed': [CHATML('{{ messages[-1].content | trim }}', CONTENT), false],
-  'begin with a word of the last content': [
-    CHATML('{% if "x" in messages[-1].content %}X{% endif %}', CONTENT),
-    true,
-  ],
-  'write the first content again': [CHATML('', `${CONTENT}{{ messages[0].content }}`), false],
-  'compare with the first content': [
-    CHATML('', `${CONTENT}{% if m.content == messages[0].content %}!{% endif %}`),
-    true,
-  ],
-  'write the date': [CHATML('', `${CONTENT}{{ strftime_now("%Y") }}`), false],
-  'choose by the date': [CHATML('', `${CONTENT}{% if strftime_now("%Y") > "2000" %}!{% endif %}`), false],
-  'write ids of tool calls': [
-    CHATML('', `${CONTENT}{% for c in m.tool_calls or [] %}{{ c.id }}{{ c.function.arguments }}{% endfor %}`),
-    true,
-  ],
-  'write ids of results': [
-    CHATML(
-      '',
-      `${CONTENT}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{{ m.tool_call_id }}`,
-    ),
-    true,
-  ],
-  'choose at random': [CHATML('', `${CONTENT}{{ [1] | random }}`), false],
-  'reject a content': [
-    CHATML('', `${CONTENT}{% if m.content == "x" %}{{ raise_exception("x") }}{% endif %}`),
-    true,
-  ],
-}
-
 t.test('an unpaired surrogate in a template variable does not hide the end of a turn', async (t) => {
   const thread = createThread('qwen3', CHATML('', `${CONTENT}{{ note }}`))
   const newMessages = [question('Next.')]
@@ -304,33 +175,3 @@ t.test('an unpaired surrogate in a template variable does not hide the end of a 
     })
   }
 })
-
-const CONTENTS = ['a', '', ' ', 'x', 'b', ' a ', '<|im_end|>', 'Be brief.', 'axa', '{"a": 1}', '𝔸', 'a', 'c']
-
-// "Compare with the first content" is specialized, because the first content of a dummy history is a
-// constant; a new part without a specialization does not see the real one either. "Write ids of tool calls"
-// is tested where the echo has none.
-for (const [action, [source, isSpecialized]] of Object.entries(HOSTILE)) {
-  t.test(`new parts of templates that ${action}`, async (t) => {
-    const own = createThread('qwen3', source)
-    const { prompts, jobs, faults } = countJobs(createThread('qwen3', source))
-    const answered: ChatMessage[] = [SYSTEM, question('What?'), { role: 'assistant', content: 'That.' }]
-    const turns = CONTENTS.flatMap((content): [ChatMessage[], ChatMessage][] => [
-      [HISTORY, result(content)],
-      [answered, question(content)],
-    ])
-    const expected = await Promise.all(turns.map((turn) => getNewPart(own, ...turn)))
-    // A specialization is learned in one round, and used in the next.
-    for (let round = 0; round < 2; round += 1)
-      for (const [index, turn] of turns.entries()) {
-        const [, message] = turn
-        t.strictSame(
-          await getNewPart(prompts, ...turn),
-          expected[index],
-          `${message.role} ${message.content}`,
-        )
-      }
-    t.equal(jobs.learned > 0, isSpecialized, `${jobs.learned} specializations`)
-    t.strictSame(faults, [])
-  })
-}

@@ -1,0 +1,98 @@
+/** Conversations and a thread without a thread, for tests of the prompt specializer. */
+import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
+import { PromptEngine } from '../../../../../src/proxy/tokens/prompt/prompt-engine.ts'
+import {
+  PromptSpecializer,
+  type TemplateService,
+} from '../../../../../src/proxy/tokens/prompt/prompt-specializer.ts'
+import { createTemplateSignature } from '../../../../../src/proxy/tokens/prompt/template-signature.ts'
+import { createTemplate, getThread } from '../../../../helpers/templates.ts'
+import { loadModel, type Model } from '../prompt-rollout.ts'
+
+export const SYSTEM: ChatMessage = { role: 'system', content: 'Be brief.' }
+export const question = (content: string): ChatMessage => ({ role: 'user', content })
+const CALL_ID = 'call00001'
+export const HISTORY: ChatMessage[] = [
+  SYSTEM,
+  question('What?'),
+  {
+    role: 'assistant',
+    content: null,
+    tool_calls: [{ id: CALL_ID, type: 'function', function: { name: 'read', arguments: '{"path": "a"}' } }],
+  },
+]
+export const result = (content: string): ChatMessage => ({ role: 'tool', tool_call_id: CALL_ID, content })
+const models = new Map<string, Model>()
+
+/** Returns a model that all tests share: loading one takes longer than most of them. */
+export function sharedModel(name: string): Model {
+  const model = models.get(name) ?? loadModel(name)
+  models.set(name, model)
+  return model
+}
+
+export function createThread(name: string, source?: string): TemplateService {
+  const { template, tokenizer, end } = sharedModel(name)
+  return getThread(
+    new PromptEngine(source === undefined ? template : createTemplate(source), {
+      ids: tokenizer.addedTokens,
+      eosIds: new Set([end.id]),
+    }),
+  )
+}
+
+/** Counts the jobs of the thread, which this process does not have. */
+export function setUp(name: string, wrong: Partial<TemplateService> = {}) {
+  const thread = createThread(name)
+  return { thread, ...countJobs({ ...thread, ...wrong }) }
+}
+
+export function countJobs(thread: TemplateService) {
+  const jobs = { render: 0, newPart: 0, learned: 0 }
+  const prompts = new PromptSpecializer({
+    ...thread,
+    render: (...input) => {
+      jobs.render += 1
+      return thread.render(...input)
+    },
+    newPart: (...input) => {
+      jobs.newPart += 1
+      return thread.newPart(...input)
+    },
+    specializePart: async (...input) => {
+      const found = await thread.specializePart(...input)
+      if (found !== undefined) jobs.learned += 1
+      return found
+    },
+  })
+  const faults: string[] = []
+  prompts.onFault(() => faults.push('fault'))
+  return { prompts, jobs, faults }
+}
+
+/** Renders the new part as the renderer does: first without the history. */
+export async function getNewPart(
+  prompts: Pick<TemplateService, 'newPart'>,
+  history: readonly ChatMessage[],
+  message: ChatMessage,
+) {
+  const newMessages = [message]
+  const request = { situation: createTemplateSignature(history, newMessages, false), newMessages }
+  const short = await prompts.newPart(request, {})
+  return short === 'needs_history'
+    ? prompts.newPart({ ...request, history: history.slice(0, -1) }, {})
+    : short
+}
+
+export function newPart(
+  prompts: Pick<TemplateService, 'newPart'>,
+  content: string,
+  history = HISTORY,
+  fields: object = {},
+) {
+  return getNewPart(prompts, history, { ...result(content), ...fields })
+}
+
+export const CHATML = (head: string, body: string) =>
+  `${head}{% for m in messages %}<|im_start|>{{ m.role }}\n${body}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`
+export const CONTENT = "{{ m.content or '' }}"
