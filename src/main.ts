@@ -341,7 +341,7 @@ function toHttpOptions(config: ServeConfig) {
     host: config.host,
     port: config.port,
     bodyLimitBytes: config.maxBodyBytes,
-    limits: { calls: config.agentCallLimit },
+    limits: { completions: config.agentCallLimit },
     choiceLimit: config.choiceLimit,
     answerKeepAliveMs: config.answerKeepAliveMs || undefined,
     agentFields: config.agentFields,

@@ -1,6 +1,6 @@
 /** The inspector: shows recorded sessions in a browser. */
 import { render } from 'preact'
-import { refusal } from './lib/api.ts'
+import { keyError } from './lib/api.ts'
 import { route } from './lib/route.ts'
 import { Shell } from './parts/shell.tsx'
 import { Compare } from './screens/compare.tsx'
@@ -16,7 +16,7 @@ import { Tokens } from './screens/tokens.tsx'
 function Page() {
   const [view = 'sessions', first = '', second = ''] = route.value.path
   // The key remounts the view once an API key is set, so that its data is loaded again.
-  const key = `${view}/${first}/${second}/${refusal.value ?? ''}`
+  const key = `${view}/${first}/${second}/${keyError.value ?? ''}`
   switch (view) {
     case 'session':
       return <SessionScreen key={key} sessionId={first} />

@@ -108,7 +108,7 @@ export interface App {
   /** All routes, and the access that each requires. */
   routes: readonly RouteScope[]
   /** The responses that are not complete yet. */
-  answering: ReadonlySet<unknown>
+  openResponses: ReadonlySet<unknown>
 }
 
 /** The listening server, and its unauthenticated connections. */
@@ -166,7 +166,7 @@ export async function buildAppWith(
       sendRouteless(toRequestError(thrown), request, reply)
     },
   })
-  const answering = watchResponses(fastify)
+  const openResponses = watchResponses(fastify)
   fastify.addHook('onReady', async () => {
     routable = createSessionPaths(routes)
   })
@@ -210,7 +210,7 @@ export async function buildAppWith(
   await fastify.register(async (app) => add(app, { keyring, unauthenticated }), {
     prefix: options.basePath ?? '',
   })
-  return { fastify, routes, answering }
+  return { fastify, routes, openResponses }
 }
 
 function createPlainSockets(): AppSockets {
@@ -226,7 +226,7 @@ async function addRoutes(
 ): Promise<void> {
   const { sessions, store, runner, backend, activity = new Activity() } = options
   const onRow = (row: Trajectory) => options.metrics?.countRow(row, options.weights.version)
-  await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
+  await app.register(openApi, { basePath: options.basePath ?? '', requiresKeys: !keyring.isOpen })
   await app.register(withScope('view', openApiRoute))
   const consumers = new Consumers(store, activity)
   const facts = () => ({ ...options.getHealthFields(), late_rewards: consumers.lateRewards.count })
@@ -270,15 +270,15 @@ async function addRoutes(
 
 /** Returns the set of responses that are not complete yet, which stays up to date. */
 function watchResponses(fastify: FastifyInstance): ReadonlySet<unknown> {
-  const answering = new Set<unknown>()
+  const open = new Set<unknown>()
   fastify.addHook('onRequest', (_request, { raw }, done) => {
-    answering.add(raw)
+    open.add(raw)
     // Each concern of a request listens once for its end; that is not the leak of which Node would warn.
     raw.setMaxListeners(MAX_LISTENERS)
-    raw.on('close', () => answering.delete(raw))
+    raw.on('close', () => open.delete(raw))
     done()
   })
-  return answering
+  return open
 }
 
 const MAX_LISTENERS = 32

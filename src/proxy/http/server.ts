@@ -62,17 +62,17 @@ export async function listenWith(
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
   // A port that another proxy has reserved is in use, and listening without sharing it fails with that error.
-  const portHolder = SHARES_PORTS && port !== 0 ? await reservePort(port) : undefined
-  const shared = SHARES_PORTS && (port === 0 || portHolder !== undefined)
+  const reserved = SHARES_PORTS && port !== 0 ? await reservePort(port) : undefined
+  const shared = SHARES_PORTS && (port === 0 || reserved !== undefined)
   try {
     await app.fastify.listen({ host, port, ...(shared && SHARED_PORT) })
   } catch (error) {
-    portHolder?.close()
+    reserved?.close()
     throw error
   }
   const handles = shared ? (await Promise.all(servers.map(addHandles))).flat() : []
   const bound = app.fastify.server.address() as AddressInfo
-  const hold = portHolder ?? (shared ? await reservePort(bound.port) : undefined)
+  const reservation = reserved ?? (shared ? await reservePort(bound.port) : undefined)
   return {
     url: formatBaseUrl({
       host: bound.address,
@@ -83,7 +83,7 @@ export async function listenWith(
     routes: app.routes,
     close: async () => {
       await closeServer(app, handles, unauthenticated)
-      hold?.close()
+      reservation?.close()
     },
   }
 }
@@ -112,13 +112,13 @@ const CLOSE_MS = 5_000
 
 /** Idle connections do not delay closing, only responses in progress do. */
 async function closeServer(
-  { fastify, answering }: App,
+  { fastify, openResponses }: App,
   handles: readonly Server[],
   unauthenticated: UnauthenticatedConnections,
 ): Promise<void> {
   const giveUpAtMs = performance.now() + CLOSE_MS
   const poll = setInterval(() => {
-    if (answering.size > 0 && performance.now() < giveUpAtMs) return
+    if (openResponses.size > 0 && performance.now() < giveUpAtMs) return
     fastify.server.closeAllConnections()
     unauthenticated.closeAll()
   }, 10)

@@ -51,10 +51,10 @@ class SeriesMap<T> {
     this.#names = names
     this.#create = create
     // A family without labels has one series. It exists from the start, because a rate needs its first zero.
-    if (names.length === 0) this.of([])
+    if (names.length === 0) this.getSeries([])
   }
 
-  of(values: readonly string[]): Series<T> {
+  getSeries(values: readonly string[]): Series<T> {
     const key = values.length === 1 ? values[0]! : values.join('\0')
     const existing = this.#series.get(key)
     if (existing) return existing
@@ -91,7 +91,7 @@ abstract class SeriesFamily<T> implements MetricFamily {
 }
 
 /** A family with one number per series. */
-abstract class Numbers extends SeriesFamily<number> {
+abstract class NumberFamily extends SeriesFamily<number> {
   constructor(described: MetricDescription) {
     super(described, () => 0)
   }
@@ -102,21 +102,21 @@ abstract class Numbers extends SeriesFamily<number> {
 }
 
 /** A number that only increases. */
-export class Counter extends Numbers {
+export class Counter extends NumberFamily {
   readonly type = 'counter'
 
   /** @param labels values in the order of `labelNames` */
   add(amount: number, ...labels: string[]): void {
-    this.series.of(labels).state += amount
+    this.series.getSeries(labels).state += amount
   }
 }
 
 /** A number that each scrape sets. */
-export class Gauge extends Numbers {
+export class Gauge extends NumberFamily {
   readonly type = 'gauge'
 
   set(value: number, ...labels: string[]): void {
-    this.series.of(labels).state = value
+    this.series.getSeries(labels).state = value
   }
 
   /** Removes every series. */
@@ -162,7 +162,7 @@ export class Histogram extends SeriesFamily<Distribution> {
       let count = 0
       for (const [bucket, own] of state.counts.entries()) {
         count += own
-        const le = ['le', boundText(this.#bounds[bucket])] as const
+        const le = ['le', formatBound(this.#bounds[bucket])] as const
         const exemplar = state.exemplars[bucket]
         yield { suffix: '_bucket', labels: [...labels, le], value: count, exemplar }
       }
@@ -172,7 +172,7 @@ export class Histogram extends SeriesFamily<Distribution> {
   }
 
   #add(value: number, labels: string[]) {
-    const { state } = this.series.of(labels)
+    const { state } = this.series.getSeries(labels)
     let bucket = 0
     while (bucket < this.#bounds.length && value > this.#bounds[bucket]!) bucket += 1
     state.counts[bucket]! += 1
@@ -182,7 +182,7 @@ export class Histogram extends SeriesFamily<Distribution> {
 }
 
 /** Formats a bound as Prometheus' own clients do, so that series of other exporters have the same `le`. */
-function boundText(bound: number | undefined): string {
+function formatBound(bound: number | undefined): string {
   if (bound === undefined) return '+Inf'
   return Number.isInteger(bound) ? bound.toFixed(1) : String(bound)
 }

@@ -70,7 +70,7 @@ function parseVersionNumber(version: string): number | undefined {
 }
 
 /** Adds up the series of a counter. @param outcome the value of the label `outcome`; absent: all series */
-function sum(samples: Iterable<MetricSample>, outcome?: string): number {
+function sumSeries(samples: Iterable<MetricSample>, outcome?: string): number {
   let total = 0
   for (const { labels, value } of samples)
     if (outcome === undefined || labels.some(([name, text]) => name === 'outcome' && text === outcome))
@@ -125,9 +125,9 @@ export class ProxyMetrics implements Disposable {
       logger,
       clock,
       readTotals: () => ({
-        requests: sum(turns.listSamples()),
-        failed: sum(turns.listSamples(), 'failed'),
-        sampled_tokens: sum(completionTokens.listSamples()),
+        requests: sumSeries(turns.listSamples()),
+        failed: sumSeries(turns.listSamples(), 'failed'),
+        sampled_tokens: sumSeries(completionTokens.listSamples()),
       }),
       readLoad: () => ({ in_flight: this.#turns.openCount, waiting: backend.getStatus().queued }),
     })
@@ -156,10 +156,10 @@ export class ProxyMetrics implements Disposable {
     const { backend, databasePath, prompts, store, rollouts } = parts
     readBackend(metrics, backend, this.#turns.openCount)
     for (const [reason, count] of Object.entries(prompts.getCounts())) {
-      metrics.prompts.add(this.#growth(`prompts ${reason}`, count), reason)
+      metrics.prompts.add(this.#takeIncrease(`prompts ${reason}`, count), reason)
     }
     if (rollouts) this.#readRollouts(rollouts)
-    metrics.moves.add(this.#growth('moves', backend.getStatus().moves ?? 0))
+    metrics.moves.add(this.#takeIncrease('moves', backend.getStatus().moves ?? 0))
     metrics.buildInfo.set(1, VERSION, backend.mode, process.versions.node)
     await Promise.all([this.#process.read(metrics), readSessions(metrics, store)])
     if (databasePath !== undefined) await readFiles(metrics, databasePath)
@@ -171,16 +171,16 @@ export class ProxyMetrics implements Disposable {
     metrics.rollouts.set(running, 'running')
     metrics.rollouts.set(waiting, 'waiting')
     for (const [outcome, count] of Object.entries(ended))
-      metrics.rolloutsEnded.add(this.#growth(`rollouts ${outcome}`, count), outcome)
-    metrics.rolloutSeconds.add(this.#growth('rollout seconds', seconds))
-    metrics.rolloutTries.add(this.#growth('rollout tries', tries))
+      metrics.rolloutsEnded.add(this.#takeIncrease(`rollouts ${outcome}`, count), outcome)
+    metrics.rolloutSeconds.add(this.#takeIncrease('rollout seconds', seconds))
+    metrics.rolloutTries.add(this.#takeIncrease('rollout tries', tries))
   }
 
   [Symbol.dispose](): void {
     this.#process[Symbol.dispose]()
   }
 
-  #growth(of: string, count: number): number {
+  #takeIncrease(of: string, count: number): number {
     const before = this.#seen.get(of) ?? 0
     this.#seen.set(of, count)
     return count - before

@@ -19,9 +19,9 @@ interface TurnTimes {
   readonly dialect: string
   readonly openedAtMs: number
   isStreamed: boolean
-  askedAtMs?: number
-  firstPieceAtMs?: number
-  lastPieceAtMs?: number
+  dispatchedAtMs?: number
+  firstChunkAtMs?: number
+  lastChunkAtMs?: number
   longestGapMs: number
 }
 
@@ -66,7 +66,7 @@ export class TurnWatch {
       generate: (call, request, sink, signal) => {
         const turn = this.#turns.get(request.requestId)
         if (turn === undefined) return call()
-        turn.askedAtMs = performance.now()
+        turn.dispatchedAtMs = performance.now()
         turn.isStreamed = request.stream
         return call(request, timeChunks(sink, turn), signal)
       },
@@ -90,7 +90,7 @@ export class TurnWatch {
     if (outcome.status === 'completed') this.#countResponse(turn, outcome, closedAtMs)
     const closed = call()
     closed.then(
-      () => this.#recorded(turn, outcome, closedAtMs),
+      () => this.#countCommitted(turn, outcome, closedAtMs),
       (error) => countFailure(this.#metrics, error),
     )
     return closed
@@ -123,14 +123,14 @@ export class TurnWatch {
       metrics.renderedTokens.add(Math.max(0, prompt - reused))
     }
     if (turn.isStreamed) this.#countStream(turn, outcome.turnId, completion)
-    if (turn.askedAtMs === undefined || turn.lastPieceAtMs === undefined) return
-    metrics.overhead.observe((turn.askedAtMs - turn.openedAtMs) / 1_000, 'before')
-    metrics.overhead.observe((closedAtMs - turn.lastPieceAtMs) / 1_000, 'after')
+    if (turn.dispatchedAtMs === undefined || turn.lastChunkAtMs === undefined) return
+    metrics.overhead.observe((turn.dispatchedAtMs - turn.openedAtMs) / 1_000, 'before')
+    metrics.overhead.observe((closedAtMs - turn.lastChunkAtMs) / 1_000, 'after')
   }
 
   #countStream(turn: TurnTimes, turnId: string, tokens: number): void {
     const { firstToken, perToken, longestGap } = this.#metrics
-    const { openedAtMs, firstPieceAtMs: firstMs, lastPieceAtMs: lastMs, longestGapMs } = turn
+    const { openedAtMs, firstChunkAtMs: firstMs, lastChunkAtMs: lastMs, longestGapMs } = turn
     if (firstMs === undefined || lastMs === undefined) return
     firstToken.observeTurn((firstMs - openedAtMs) / 1_000, turnId)
     // A response that arrived in one chunk has no time between tokens.
@@ -139,7 +139,7 @@ export class TurnWatch {
     longestGap.observeTurn(longestGapMs / 1_000, turnId)
   }
 
-  #recorded({ openedAtMs }: TurnTimes, { status, turnId }: TurnOutcome, closedAtMs: number): void {
+  #countCommitted({ openedAtMs }: TurnTimes, { status, turnId }: TurnOutcome, closedAtMs: number): void {
     const nowMs = performance.now()
     this.#metrics.overhead.observe((nowMs - closedAtMs) / 1_000, 'commit')
     if (status === 'completed') this.#metrics.duration.observeTurn((nowMs - openedAtMs) / 1_000, turnId)
@@ -153,9 +153,9 @@ function timeChunks(sink: EventSink, turn: TurnTimes): EventSink {
       // A batch that only reports the start of generation is not a chunk.
       if (events.at(-1)?.type !== 'start') {
         const nowMs = performance.now()
-        turn.firstPieceAtMs ??= nowMs
-        turn.longestGapMs = Math.max(turn.longestGapMs, nowMs - (turn.lastPieceAtMs ?? nowMs))
-        turn.lastPieceAtMs = nowMs
+        turn.firstChunkAtMs ??= nowMs
+        turn.longestGapMs = Math.max(turn.longestGapMs, nowMs - (turn.lastChunkAtMs ?? nowMs))
+        turn.lastChunkAtMs = nowMs
       }
       return sink.write(events)
     },

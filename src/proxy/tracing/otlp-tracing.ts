@@ -68,7 +68,7 @@ export class OtlpTracing implements Tracing {
     const turn = this.#turns.get(outcome.turnId)
     if (turn === undefined) return call()
     this.#turns.delete(outcome.turnId)
-    const commit = turn.closing(outcome)
+    const commit = turn.startCommit(outcome)
     const closed = call()
     closed.then(
       () => commit.end(),

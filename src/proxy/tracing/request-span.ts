@@ -64,7 +64,7 @@ export class OtlpRequestSpan implements RequestSpan {
   readonly #span: Span
   readonly #turns: OpenTurns
   #open = 0
-  #overAtMs: number | undefined
+  #endedAtMs: number | undefined
 
   constructor(call: IncomingRequest, { tracer, ids, contentChars }: Tracers, turns: OpenTurns) {
     const offsetMs = Date.now() - performance.now()
@@ -107,7 +107,7 @@ export class OtlpRequestSpan implements RequestSpan {
   }
 
   reportEnd({ status, isComplete }: { status: number; isComplete: boolean }): void {
-    this.#overAtMs ??= this.#parts.nowMs()
+    this.#endedAtMs ??= this.#parts.nowMs()
     this.#span.setAttribute('http.response.status_code', status)
     if (!isComplete) this.#span.setAttribute('error.type', 'agent_gone')
     if (status >= 500) this.#span.setStatus({ code: SpanStatusCode.ERROR })
@@ -116,7 +116,7 @@ export class OtlpRequestSpan implements RequestSpan {
 
   /** Ends the span. A turn may continue after its agent disconnected, and sets its attributes later. */
   #end(): void {
-    if (this.#overAtMs !== undefined && this.#open === 0) this.#span.end(this.#overAtMs)
+    if (this.#endedAtMs !== undefined && this.#open === 0) this.#span.end(this.#endedAtMs)
   }
 }
 
@@ -144,7 +144,7 @@ class OtlpTurnSpan implements TurnSpans {
   }
 
   /** @returns the span of the commit, started */
-  closing(outcome: TurnOutcome): OpenSpan {
+  startCommit(outcome: TurnOutcome): OpenSpan {
     const turn = getTurnAttributes(outcome, this.#begun.index)
     const content = this.#content(outcome)
     for (const span of this.#engineSpans) span.close(outcome, turn, content)

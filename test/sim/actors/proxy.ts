@@ -151,7 +151,7 @@ export class SimProxy {
         return server
       },
     })
-    const { fastify, answering } = app
+    const { fastify, openResponses } = app
     await fastify.ready()
     const stop = this.#world.network.listen(PROXY, fastify.server)
     return {
@@ -160,7 +160,7 @@ export class SimProxy {
       close: async () => {
         stop()
         const closed = fastify.close()
-        for (let waitedMs = 0; answering.size > 0 && waitedMs < 5_000; waitedMs += 10) await pause(10)
+        for (let waitedMs = 0; openResponses.size > 0 && waitedMs < 5_000; waitedMs += 10) await pause(10)
         fastify.server.closeAllConnections()
         await closed
         await pause(50)

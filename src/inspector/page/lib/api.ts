@@ -22,7 +22,7 @@ function readRecorded(): ResponseEntry | undefined {
 }
 
 /** The error message of the API; set while the proxy rejects requests because of the API key. */
-export const refusal = signal<string | undefined>(undefined)
+export const keyError = signal<string | undefined>(undefined)
 
 /** Whether nothing can be changed: the page shows a database without a proxy, or a file. */
 export const isReadOnly = signal(IS_FILE)
@@ -31,9 +31,9 @@ export const isReadOnly = signal(IS_FILE)
 export const isUnreachable = signal(false)
 
 /** The number of times that the proxy became reachable again. Loaded data is stale after each. */
-export const returns = signal(0)
+export const reconnections = signal(0)
 
-const LOOK_MS = 1_000
+const POLL_MS = 1_000
 
 /** Polls the health route until the proxy responds. */
 async function retryUntilReachable(): Promise<void> {
@@ -44,10 +44,10 @@ async function retryUntilReachable(): Promise<void> {
       ({ status }) => status < 502,
       () => false,
     )
-  do await new Promise((resolve) => setTimeout(resolve, LOOK_MS))
+  do await new Promise((resolve) => setTimeout(resolve, POLL_MS))
   while (!(await isBack()))
   isUnreachable.value = false
-  returns.value += 1
+  reconnections.value += 1
 }
 
 class ApiError extends Error {
@@ -60,7 +60,7 @@ class ApiError extends Error {
 
 export function setKey(key: string): void {
   sessionStorage.setItem(KEY, key)
-  refusal.value = undefined
+  keyError.value = undefined
 }
 
 function toUrl(path: string): string {
@@ -80,7 +80,7 @@ export async function getJson<T>(path: string, stop?: AbortSignal): Promise<T> {
  * Sends a PATCH request.
  * @throws ApiError, also if the key lacks permission
  */
-export async function changeJson(path: string, body: object): Promise<void> {
+export async function patchJson(path: string, body: object): Promise<void> {
   const headers = { 'content-type': 'application/json', ...getKeyHeader() }
   const response = await fetch(toUrl(path), { method: 'PATCH', headers, body: JSON.stringify(body) })
   if (!response.ok) throw await toApiError(response)
@@ -118,7 +118,7 @@ async function get(path: string, stop?: AbortSignal): Promise<Response> {
   if (response.ok) return response
   const error = await toApiError(response)
   // A view key cannot list rollouts, which require an admin key.
-  if (error.status === 401 || (error.status === 403 && path !== 'rollouts')) refusal.value = error.message
+  if (error.status === 401 || (error.status === 403 && path !== 'rollouts')) keyError.value = error.message
   throw error
 }
 

@@ -1,6 +1,6 @@
 /** Data of a view: loaded when the view opens, reloaded on changes, discarded when it closes. */
 import { useEffect, useState } from 'preact/hooks'
-import { isUnreachable, returns } from './api.ts'
+import { isUnreachable, reconnections } from './api.ts'
 
 export interface LoadState<T> {
   value: T | undefined
@@ -31,7 +31,7 @@ export function useLoad<T>(load: (stop: AbortSignal) => Promise<T>, keys: readon
       },
     )
     return () => controller.abort()
-  }, [...keys, returns.value])
+  }, [...keys, reconnections.value])
   return state
 }
 

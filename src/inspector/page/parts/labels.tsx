@@ -1,6 +1,6 @@
 /** Labels and notes of a session or turn; they can be edited if the page is served by a proxy. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
-import { changeJson, formatSessionPath, isReadOnly } from '../lib/api.ts'
+import { formatSessionPath, isReadOnly, patchJson } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Session, TurnLabels } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
@@ -68,7 +68,7 @@ function LabelsForm({ of, values, editor }: Omit<LabelsProps, 'edits'>) {
     event?.preventDefault()
     const set = { labels: parseLabels(labels), note: note.trim() || null }
     try {
-      await changeJson(formatSessionPath(editor.sessionId), of === 'session' ? set : { turns: { [of]: set } })
+      await patchJson(formatSessionPath(editor.sessionId), of === 'session' ? set : { turns: { [of]: set } })
       editor.edit(undefined)
       editor.changed()
     } catch (failure) {

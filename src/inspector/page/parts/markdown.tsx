@@ -10,7 +10,7 @@ export function Markdown({ text }: { text: string }) {
 }
 
 function renderBlocks(tokens: readonly Token[]): ComponentChildren {
-  return tokens.map((token, index) => <Piece key={index} token={token as MarkedToken} />)
+  return tokens.map((token, index) => <MarkdownToken key={index} token={token as MarkedToken} />)
 }
 
 /** Returns a token's child tokens, or else its text. */
@@ -18,7 +18,7 @@ function renderChildren(token: { tokens?: Token[]; text?: string; raw: string })
   return token.tokens === undefined ? revealInvisible(token.text ?? token.raw) : renderBlocks(token.tokens)
 }
 
-function Piece({ token }: { token: MarkedToken }) {
+function MarkdownToken({ token }: { token: MarkedToken }) {
   switch (token.type) {
     case 'space':
     case 'def':

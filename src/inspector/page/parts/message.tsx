@@ -47,7 +47,7 @@ export function MessageView({ message, calls, shown }: MessageViewProps) {
   )
 }
 
-export function Answer({
+export function ResponseView({
   turn,
   calls,
   shown,

@@ -2,7 +2,7 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
-import { getJson, IS_FILE, isReadOnly, isUnreachable, refusal, setKey } from '../lib/api.ts'
+import { getJson, IS_FILE, isReadOnly, isUnreachable, keyError, setKey } from '../lib/api.ts'
 import { commands, useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { formatHref, navigate, route } from '../lib/route.ts'
@@ -25,7 +25,7 @@ function getViews(health: Health | undefined) {
 
 export function Shell({ children }: { children: ComponentChildren }) {
   const helps = useSignal(false)
-  const health = useLoad((stop) => getJson<Health>('health', stop), [refusal.value]).value
+  const health = useLoad((stop) => getJson<Health>('health', stop), [keyError.value]).value
   useEffect(() => {
     isReadOnly.value = IS_FILE || health?.mode === 'view'
   }, [health])
@@ -71,14 +71,14 @@ export function Shell({ children }: { children: ComponentChildren }) {
           Proxy unreachable. Reconnecting…
         </p>
       )}
-      {refusal.value === undefined ? (
+      {keyError.value === undefined ? (
         <main>
           {/* Other views render their own heading. */}
           {title !== undefined && <h1 class="unseen">{title}</h1>}
           {children}
         </main>
       ) : (
-        <AskKey why={refusal.value} />
+        <AskKey why={keyError.value} />
       )}
       {helps.value && <Help close={() => (helps.value = false)} />}
     </>

@@ -13,7 +13,7 @@ import { getEngineRequests } from '../lib/turns.ts'
 import type { TreeTurn, Turn, TurnLabels } from '../lib/wire.ts'
 import { type LabelsEditor, type LabelsTarget, LabelsView } from './labels.tsx'
 import { Diff } from './long-text.tsx'
-import { Answer, type MessageDisplayOptions, MessageView } from './message.tsx'
+import { type MessageDisplayOptions, MessageView, ResponseView } from './message.tsx'
 import { Empty, Reward, Tag } from './parts.tsx'
 import { TurnSettings } from './turn-settings.tsx'
 
@@ -176,7 +176,7 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
       {messages.map((message, index) => (
         <MessageView key={index} message={message} calls={calls[index]!} shown={shown} />
       ))}
-      <Answer turn={turn} calls={sampled} shown={shown} />
+      <ResponseView turn={turn} calls={sampled} shown={shown} />
     </section>
   )
 })

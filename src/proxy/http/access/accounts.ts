@@ -22,7 +22,7 @@ export interface AccountLimits {
    * The limit on requests in flight per agent's key; each completion that a request asks for counts (`n`). Default:
    * 128.
    */
-  calls?: number
+  completions?: number
   /** The memory that the bodies of all requests in flight may take together. Default: half of the heap's maximum. */
   memoryBytes?: number
   /**
@@ -34,7 +34,7 @@ export interface AccountLimits {
 /** The share of the memory that the requests of one agent's key may take. */
 const SHARE_OF_ONE_AGENT = 0.25
 
-const AGENT_CALLS = 128
+const AGENT_COMPLETIONS = 128
 const AGENT_CONNECTIONS = 256
 const ARRIVING_BYTES = 256 * 1024 * 1024
 
@@ -46,7 +46,7 @@ interface Account {
   requests: number
   /** The requests in flight per connection of an agent. The connection of the latest request is the last one. */
   readonly connections: Map<Socket, number>
-  calls: number
+  completions: number
   memoryBytes: number
   arrivingBytes: number
   /** The bodies in transit, with the bytes received so far. */
@@ -57,7 +57,7 @@ interface Account {
 export class AccountUsage {
   readonly #accounts: Accounts
   readonly #account: Account
-  #calls = 0
+  #completions = 0
   #memoryBytes = 0
   #isClosed = false
 
@@ -65,7 +65,7 @@ export class AccountUsage {
     this.#accounts = accounts
     this.#account = account
     runOnClose(response, () => {
-      this.#add(-this.#calls, -this.#memoryBytes)
+      this.#add(-this.#completions, -this.#memoryBytes)
       this.#isClosed = true
       account.requests -= 1
       accounts.removeIfUnused(account)
@@ -78,11 +78,11 @@ export class AccountUsage {
   }
 
   /** Counts more requests. @throws ProxyError `too_many_calls`; none of them is counted then */
-  addCalls(count: number): void {
+  addCompletions(count: number): void {
     if (this.#isClosed || count === 0) return
-    const { calls } = this.#accounts.limits
-    if (this.#account.isAgent && this.#account.calls + count > calls) {
-      const message = `This agent may have ${calls} requests in flight, and has too many; try again later`
+    const { completions } = this.#accounts.limits
+    if (this.#account.isAgent && this.#account.completions + count > completions) {
+      const message = `This agent may have ${completions} requests in flight, and has too many; try again later`
       throw new ProxyError('too_many_calls', message, { retryAfterS: 1 })
     }
     this.#add(count, 0)
@@ -117,9 +117,9 @@ export class AccountUsage {
     this.#accounts.watch(this.#account, request)
   }
 
-  #add(calls: number, memoryBytes: number): void {
-    this.#calls += calls
-    this.#account.calls += calls
+  #add(completions: number, memoryBytes: number): void {
+    this.#completions += completions
+    this.#account.completions += completions
     this.#memoryBytes += memoryBytes
     this.#account.memoryBytes += memoryBytes
     this.#accounts.memoryBytes += memoryBytes
@@ -138,11 +138,15 @@ export class Accounts {
 
   /** @param bodyLimitBytes the limit on one body */
   constructor(bodyLimitBytes: number, limits: AccountLimits = {}) {
-    const { calls = AGENT_CALLS, connections = AGENT_CONNECTIONS, arrivingBytes = ARRIVING_BYTES } = limits
+    const {
+      completions = AGENT_COMPLETIONS,
+      connections = AGENT_CONNECTIONS,
+      arrivingBytes = ARRIVING_BYTES,
+    } = limits
     this.#bodyLimitBytes = bodyLimitBytes
     this.limits = {
-      calls,
-      connections: Math.max(connections, 2 * calls),
+      completions,
+      connections: Math.max(connections, 2 * completions),
       memoryBytes: limits.memoryBytes ?? Math.floor(getHeapStatistics().heap_size_limit / 2),
       arrivingBytes: Math.max(arrivingBytes, 2 * bodyLimitBytes),
     }
@@ -180,12 +184,12 @@ export class Accounts {
     }
     this.#owners.set(socket, account)
     const { connections } = account
-    const calls = connections.get(socket)
+    const running = connections.get(socket)
     connections.delete(socket)
-    connections.set(socket, (calls ?? 0) + 1)
+    connections.set(socket, (running ?? 0) + 1)
     runOnClose(response, () => {
-      const running = connections.get(socket)
-      if (running !== undefined) connections.set(socket, running - 1)
+      const current = connections.get(socket)
+      if (current !== undefined) connections.set(socket, current - 1)
     })
     if (connections.size > this.limits.connections) closeFirstIdle(connections)
   }
@@ -249,13 +253,13 @@ export function getAccountName({ caller, params, headers, ip }: FastifyRequest):
 }
 
 function newAccount(name: string, isAgent: boolean): Account {
-  const nothing = { requests: 0, calls: 0, memoryBytes: 0, arrivingBytes: 0 }
-  return { name, isAgent, ...nothing, connections: new Map(), arriving: new Map() }
+  const empty = { requests: 0, completions: 0, memoryBytes: 0, arrivingBytes: 0 }
+  return { name, isAgent, ...empty, connections: new Map(), arriving: new Map() }
 }
 
 function closeFirstIdle(connections: Map<Socket, number>): void {
-  for (const [socket, calls] of connections) {
-    if (calls > 0) continue
+  for (const [socket, running] of connections) {
+    if (running > 0) continue
     connections.delete(socket)
     socket.destroy()
     return

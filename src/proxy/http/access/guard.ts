@@ -60,7 +60,7 @@ export function withScope<Options extends FastifyPluginOptions>(
 }
 
 /** Callers that have authenticated. Workers authenticate with their `hello`. */
-const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set([
+const AUTHENTICATED_CALLERS: ReadonlySet<Caller['is']> = new Set([
   'admin',
   'run',
   'agent',
@@ -106,14 +106,14 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
     if (refusal) {
       if (request.caller.is === 'stranger') rejections.add(refusal, request.ip)
       discardBody(request.raw, REJECTED_BODY)
-    } else if (HAVE_SHOWN_A_KEY.has(request.caller.is)) {
+    } else if (AUTHENTICATED_CALLERS.has(request.caller.is)) {
       unauthenticated.markAuthenticated(request.raw.socket)
     }
     done(refusal)
   })
   // Without keys, a complete request suffices as authentication; a worker authenticates with its `hello`.
   app.addHook('preHandler', ({ caller, raw }, _reply, done) => {
-    if (caller.is === 'anyone' && !asksForUpgrade(raw)) unauthenticated.markAuthenticated(raw.socket)
+    if (caller.is === 'anyone' && !requestsUpgrade(raw)) unauthenticated.markAuthenticated(raw.socket)
     done()
   })
   app.addHook('onResponse', endAnsweredUpgrade)
@@ -161,12 +161,12 @@ function checkPage(
  * Node has detached the parser from a socket that asked for an upgrade: after another response nothing would read it.
  */
 const endAnsweredUpgrade: onResponseHookHandler = ({ raw }, _reply, done) => {
-  if (asksForUpgrade(raw)) raw.socket.destroySoon()
+  if (requestsUpgrade(raw)) raw.socket.destroySoon()
   done()
 }
 
 /** Node sets `upgrade`; its types lack the property. */
-function asksForUpgrade(raw: IncomingMessage & { upgrade?: boolean }): boolean {
+function requestsUpgrade(raw: IncomingMessage & { upgrade?: boolean }): boolean {
   return raw.upgrade === true
 }
 
@@ -204,7 +204,7 @@ function parseHost(origin: string): string | undefined {
 }
 
 /** The interval per log line: unauthenticated callers must not fill the disk. */
-const STRETCH_MS = 1_000
+const LOG_INTERVAL_MS = 1_000
 
 /** Logs rejected unauthenticated requests: the first at once, then their number since the last line. */
 class RejectionLog {
@@ -221,7 +221,7 @@ class RejectionLog {
     this.#rejectedSince += 1
     const nowMs = performance.now()
     if (nowMs < this.#nextLineAtMs) return
-    this.#nextLineAtMs = nowMs + STRETCH_MS
+    this.#nextLineAtMs = nowMs + LOG_INTERVAL_MS
     const fields = { code, status, address, reason: message, rejected: this.#rejectedSince }
     logEvent(this.#logger, 'request_unauthenticated', fields)
     this.#rejectedSince = 0

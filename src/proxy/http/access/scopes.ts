@@ -41,7 +41,7 @@ export function checkScope(
   { sessionId, knowsRuns = false }: { sessionId?: string | undefined; knowsRuns?: boolean | undefined } = {},
 ): ProxyError | undefined {
   if (scope === 'open') return undefined
-  if (scope === 'node') return checkClient(caller)
+  if (scope === 'node') return checkNode(caller)
   if (caller.is === 'anyone' || caller.is === 'node') return undefined
   switch (caller.is) {
     case 'stranger':
@@ -66,7 +66,7 @@ export function checkScope(
 }
 
 /** Routes for nodes are closed to every client, whatever its key. */
-function checkClient(caller: Caller): ProxyError | undefined {
+function checkNode(caller: Caller): ProxyError | undefined {
   if (caller.is === 'node') return undefined
   const isStranger = caller.is === 'stranger' || caller.is === 'anyone'
   const message = 'This route is for the other nodes of the database'

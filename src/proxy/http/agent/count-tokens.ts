@@ -18,8 +18,8 @@ export function createTokenCounter({ sessions, runner, ...policy }: RequestHandl
     const { caller } = request
     const sessionOf = caller.is === 'anyone' && !sessions.strict ? getNamedSession : getSessionId
     const sessionId = await sessionOf(request, sessions)
-    const { read, memo, waitForSlice: nextStep } = getSessionBody(request)
-    await nextStep()
+    const { read, memo, waitForSlice } = getSessionBody(request)
+    await waitForSlice()
     const body = lower(read.value, memo)
     const allowed = caller.is === 'agent' ? restrict(body).body : body
     return runner.countTokens(sessionId, allowed, createDisconnectSignal(reply))

@@ -50,12 +50,12 @@ export function createRequestHandler(options: RequestHandlerOptions) {
   return (of: AgentDialect | DialectReader, continuedTurnOf: ContinuationFinder = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
       // 1. The body has been parsed with the cache of its session, which is acquired once.
-      const { read, memo, session: acquired, waitForSlice: nextStep } = getSessionBody(request)
+      const { read, memo, session: acquired, waitForSlice } = getSessionBody(request)
       const sessionId =
         acquired?.live.sessionId ??
         (await getOrCreateSessionId(request, reply, sessions, continuedTurnOf(read.value)))
       const session = acquired ?? acquireSession(sessionId, sessions, reply.raw)
-      const conversionStep = nextStep()
+      const conversionStep = waitForSlice()
       if (conversionStep) await conversionStep
       const dialect = typeof of === 'function' ? await of(read.value, sessionId, memo) : of
       const log = logRequest?.({ session_id: sessionId, request_id: request.id }, dialect.name)
@@ -68,8 +68,8 @@ export function createRequestHandler(options: RequestHandlerOptions) {
         const { stream, responseOptions, annotations, choices: count = 1 } = canonical
         // 3. Admit all its choices.
         rejectTooManyChoices(count, choiceLimit)
-        request.charge.addCalls(count - 1)
-        const turnStep = nextStep()
+        request.charge.addCompletions(count - 1)
+        const turnStep = waitForSlice()
         if (turnStep) await turnStep
         // 4. Begin its turn, or one turn for each choice.
         const agentRequest = {

@@ -5,7 +5,7 @@ import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { buildErrorHeaders, logFailure } from '../transport/errors.ts'
 import { hijack } from '../transport/hijack.ts'
-import { abortOnDisconnect, runOnClose } from '../transport/on-close.ts'
+import { createDisconnectController, runOnClose } from '../transport/on-close.ts'
 import type { AgentDialect, StreamWriter } from './agent-dialect.ts'
 import { SseReply } from './sse-reply.ts'
 
@@ -36,7 +36,7 @@ export class ResponseDelivery {
   readonly #options: DeliveryOptions
 
   constructor(dialect: AgentDialect, request: FastifyRequest, reply: FastifyReply, options: DeliveryOptions) {
-    this.gone = abortOnDisconnect(reply)
+    this.gone = createDisconnectController(reply)
     this.#dialect = dialect
     this.#request = request
     this.#reply = reply

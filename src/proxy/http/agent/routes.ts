@@ -63,7 +63,7 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
   app.addHook('preHandler', rejectEndedKeys(options.sessions))
   readBodiesOfSessions(app, options.sessions)
   app.addHook('onRequest', ({ charge }, _reply, next) => {
-    charge.addCalls(1)
+    charge.addCompletions(1)
     next()
   })
   const handle = createRequestHandler(options)

@@ -33,12 +33,12 @@ interface SessionBody {
 /** Chunks of longer bodies are left to garbage collection, because they are rare. */
 const MAX_DETACHED = 4 * 1024 * 1024
 
-const AT_ONCE = () => undefined
+const startImmediately = () => undefined
 const NO_BODY: SessionBody = {
   read: { value: undefined, newNodes: 0 },
   memo: NO_MEMO,
   session: undefined,
-  waitForSlice: AT_ONCE,
+  waitForSlice: startImmediately,
 }
 
 /** Requests with shorter bodies take negligible time. */
@@ -71,7 +71,7 @@ export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): 
   app.decorateRequest('sessionBody', null)
   app.decorateRequest('bodyChunks', null)
   app.addHook('preParsing', keepChunks)
-  app.addHook('preHandler', readWith(sessions))
+  app.addHook('preHandler', createBodyReader(sessions))
 }
 
 const keepChunks: preParsingHookHandler = (request, _reply, payload, done) => {
@@ -85,9 +85,9 @@ const keepChunks: preParsingHookHandler = (request, _reply, payload, done) => {
   done(null, payload)
 }
 
-function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
+function createBodyReader(sessions: Sessions): preHandlerAsyncHookHandler {
   const slices = new TimeSlices()
-  const heavy = new RequestQuota()
+  const heavy = new HeavyRequestLimiter()
   return async (request, { raw }) => {
     const { body, charge } = request
     if (!Buffer.isBuffer(body)) return
@@ -111,7 +111,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
       read,
       memo: requests,
       session,
-      waitForSlice: isLarge ? () => slices.waitForNext(account) : AT_ONCE,
+      waitForSlice: isLarge ? () => slices.waitForNext(account) : startImmediately,
     }
     // The body has been parsed, and the request may take minutes.
     request.body = undefined
@@ -151,7 +151,7 @@ const HEAVY_NODES = 10_000
 const HEAVY_MS = 1_000
 
 /** Lets each caller begin one heavy request at a time. */
-class RequestQuota {
+class HeavyRequestLimiter {
   /** The callers whose heavy request has begun, with the functions that resume their waiting requests. */
   readonly #waiting = new Map<string, (() => void)[]>()
 

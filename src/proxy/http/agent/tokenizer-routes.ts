@@ -73,8 +73,8 @@ function createTokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOp
   return async (request: FastifyRequest) => {
     const { tokenizer, contextLength } = toTokens({ runner })
     const sessionId = await getSessionId(request, sessions)
-    const { read, memo, waitForSlice: nextStep } = getSessionBody(request)
-    await nextStep()
+    const { read, memo, waitForSlice } = getSessionBody(request)
+    await waitForSlice()
     const tokenizeBody = checkTokenize(read.value)
     const addSpecialTokens = tokenizeBody.add_special_tokens !== false
     const tokens =

@@ -73,7 +73,7 @@ interface OwnerCrash {
 export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
   const { sessions, shared, identity, deliveries, forwarder, isDraining } = options
   return async (request, reply) => {
-    const kind = getKind(request)
+    const kind = getForwardingKind(request)
     const sessionId = kind && (await getNamedSession(request, sessions))
     if (kind === undefined || sessionId === undefined) return
     let untilMs = performance.now() + MAX_WAIT_MS
@@ -172,7 +172,10 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
   }
 }
 
-function getKind({ method, routeOptions }: FastifyRequest): 'request' | 'change' | 'watch' | undefined {
+function getForwardingKind({
+  method,
+  routeOptions,
+}: FastifyRequest): 'request' | 'change' | 'watch' | undefined {
   const { scope, ofOwner } = routeOptions.config
   return scope === 'agent' && method === 'POST' ? 'request' : ofOwner
 }

@@ -137,7 +137,7 @@ export class Forwarder {
   }
 
   /** Sends the same GET to another node, without a body. @throws Error when the node does not respond */
-  ask(request: FastifyRequest, url: string, signal: AbortSignal): Promise<Dispatcher.ResponseData> {
+  sendGet(request: FastifyRequest, url: string, signal: AbortSignal): Promise<Dispatcher.ResponseData> {
     return this.send(request, url, { method: 'GET', signal })
   }
 

@@ -26,17 +26,17 @@ export class OtherNodes {
   follow(request: FastifyRequest, lines: NdjsonReply): void {
     if (getHops(request) > 0) return
     const left = new AbortController()
-    lines.until(() => left.abort())
+    lines.runWhenLeft(() => left.abort())
     const followed = new Set<number>()
-    const look = () => {
+    const copyNew = () => {
       for (const other of this.#others) {
         if (followed.has(other.id)) continue
         followed.add(other.id)
         void this.#copy(request, other, lines, left.signal).finally(() => followed.delete(other.id))
       }
     }
-    look()
-    lines.every(POLL_MS, look)
+    copyNew()
+    lines.runEvery(POLL_MS, copyNew)
   }
 
   /** Returns the JSON responses of the other nodes. Nodes that fail or reject the request are left out. */
@@ -56,7 +56,7 @@ export class OtherNodes {
   }
 
   async #sendRequest<T>(request: FastifyRequest, { url }: { url: string }): Promise<T | undefined> {
-    const { statusCode, body } = await this.#forwarder.ask(request, url, AbortSignal.timeout(TIMEOUT_MS))
+    const { statusCode, body } = await this.#forwarder.sendGet(request, url, AbortSignal.timeout(TIMEOUT_MS))
     const value = await json(body)
     return statusCode === 200 ? (value as T) : undefined
   }
@@ -70,7 +70,7 @@ export class OtherNodes {
   ): Promise<void> {
     try {
       const signal = AbortSignal.any([left, this.#shared.getLossSignal(id)])
-      const { statusCode, body } = await this.#forwarder.ask(request, url, signal)
+      const { statusCode, body } = await this.#forwarder.sendGet(request, url, signal)
       if (statusCode !== 200) return void (await body.dump())
       for await (const line of createInterface(body))
         if (!line.includes('"type":"ping"')) lines.sendLine(line)

@@ -8,7 +8,7 @@ interface OpenApiOptions {
   /** The path that precedes every route. */
   basePath: string
   /** Whether callers must send a key. */
-  asksForKeys: boolean
+  requiresKeys: boolean
 }
 
 const BEARER = 'bearer'
@@ -23,7 +23,7 @@ const describeApi: FastifyPluginAsync<OpenApiOptions> = async (app, options) => 
     openapi: {
       openapi: '3.1.0',
       info: { title: 'llm-proxy', version: packageJson.version, description: packageJson.description },
-      ...(options.asksForKeys && { components: { securitySchemes: SECURITY_SCHEMES } }),
+      ...(options.requiresKeys && { components: { securitySchemes: SECURITY_SCHEMES } }),
     },
     transform: createTransform(options),
     transformObject: (made) =>
@@ -44,14 +44,14 @@ export const openApi = Object.assign(describeApi, { [Symbol.for('skip-override')
 type Transform = NonNullable<FastifyDynamicSwaggerOptions['transform']>
 
 /** Returns the function that completes the description of a route. */
-function createTransform({ basePath, asksForKeys }: OpenApiOptions): Transform {
+function createTransform({ basePath, requiresKeys }: OpenApiOptions): Transform {
   return ({ schema, url, route }) => {
     const named = nameRest(url)
     const { params, querystring, body } = schema as Record<
       'params' | 'querystring' | 'body',
       TSchema | undefined
     >
-    const isOpen = !asksForKeys || route.config?.scope === 'open'
+    const isOpen = !requiresKeys || route.config?.scope === 'open'
     return {
       url: named.url,
       schema: {

@@ -59,23 +59,23 @@ const INTERVAL_MS = 10_000
 export function watchCertificate({
   files,
   current,
-  onRenewed: renewed,
+  onRenewed,
   logger,
   ...options
 }: CertificateWatchOptions): () => void {
-  let lastTrouble = ''
+  let lastError = ''
   const poll = () => {
     try {
       const certificate = readCertificate(files)
-      lastTrouble = ''
+      lastError = ''
       if (certificate.cert === current.cert && certificate.key === current.key) return
-      renewed(certificate)
+      onRenewed(certificate)
       current = certificate
       logEvent(logger, 'certificate_renewed', { valid_to: new X509Certificate(certificate.cert).validTo })
     } catch (error) {
       const { message } = error as Error
-      if (message !== lastTrouble) logEvent(logger, 'certificate_unusable', { reason: message })
-      lastTrouble = message
+      if (message !== lastError) logEvent(logger, 'certificate_unusable', { reason: message })
+      lastError = message
     }
   }
   const timer = setInterval(poll, options.intervalMs ?? INTERVAL_MS).unref()

@@ -20,8 +20,8 @@ export function toRequestError(thrown: unknown): ProxyError {
 }
 
 /** The log lines per interval for failed requests of an agent with a key; further lines would add no information. */
-const LINES_PER_STRETCH = 10
-const STRETCH_MS = 10_000
+const LINES_PER_INTERVAL = 10
+const LOG_INTERVAL_MS = 10_000
 
 interface FailureBurst {
   endsAtMs: number
@@ -31,21 +31,21 @@ interface FailureBurst {
 /**
  * The failures by logger, because each server has its own, and by session of an agent with failures in this interval.
  */
-const stretches = new WeakMap<Logger, Map<string, FailureBurst>>()
+const failureBursts = new WeakMap<Logger, Map<string, FailureBurst>>()
 
 /** @returns the number of failures omitted before this one, to be logged with it; undefined: omit this one, too */
 function countOmitted(logger: Logger, sessionId: string): number | undefined {
-  const of = stretches.get(logger) ?? new Map<string, FailureBurst>()
-  stretches.set(logger, of)
+  const of = failureBursts.get(logger) ?? new Map<string, FailureBurst>()
+  failureBursts.set(logger, of)
   const nowMs = performance.now()
   const last = of.get(sessionId)
   if (last && nowMs < last.endsAtMs) {
     last.failures += 1
-    return last.failures <= LINES_PER_STRETCH ? 0 : undefined
+    return last.failures <= LINES_PER_INTERVAL ? 0 : undefined
   }
   for (const [id, { endsAtMs }] of of) if (endsAtMs <= nowMs && id !== sessionId) of.delete(id)
-  of.set(sessionId, { endsAtMs: nowMs + STRETCH_MS, failures: 1 })
-  return Math.max(0, (last?.failures ?? 0) - LINES_PER_STRETCH)
+  of.set(sessionId, { endsAtMs: nowMs + LOG_INTERVAL_MS, failures: 1 })
+  return Math.max(0, (last?.failures ?? 0) - LINES_PER_INTERVAL)
 }
 
 /**

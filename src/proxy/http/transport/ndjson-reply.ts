@@ -37,13 +37,13 @@ export class NdjsonReply {
   }
 
   /** Runs `look` repeatedly until the client has left. */
-  every(ms: number, look: () => void): void {
+  runEvery(ms: number, look: () => void): void {
     const timer = setInterval(look, ms)
-    this.until(() => clearInterval(timer))
+    this.runWhenLeft(() => clearInterval(timer))
   }
 
   /** Runs `stop` when the client has left. */
-  until(stop: () => void): void {
+  runWhenLeft(stop: () => void): void {
     runOnClose(this.#reply.raw, stop)
   }
 }

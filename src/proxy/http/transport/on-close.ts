@@ -14,11 +14,11 @@ export function runOnClose(response: ServerResponse, run: () => void): void {
  * `agent_gone`, or the error with which the proxy closed the connection.
  */
 export function createDisconnectSignal(reply: FastifyReply): AbortSignal {
-  return abortOnDisconnect(reply).signal
+  return createDisconnectController(reply).signal
 }
 
 /** Returns a controller with the same signal, for callers that may also cancel the request. */
-export function abortOnDisconnect({ raw }: FastifyReply): AbortController {
+export function createDisconnectController({ raw }: FastifyReply): AbortController {
   const controller = new AbortController()
   runOnClose(raw, () => {
     if (raw.writableFinished) return

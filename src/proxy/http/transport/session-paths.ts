@@ -15,7 +15,7 @@ interface PathTemplate {
   /** The segments before the id. */
   readonly before: readonly string[]
   /** The segments after it; `:name` matches any segment, `*` at the end any number of segments. */
-  readonly behind: readonly string[]
+  readonly after: readonly string[]
 }
 
 /** Returns a function that converts a request's URL into the form that the router expects. */
@@ -25,18 +25,18 @@ export function createSessionPaths(routes: readonly { method: string; path: stri
     const segments = splitPath(path)
     const index = segments.findIndex((segment) => ID_PARAMS.has(segment))
     if (index === -1) continue
-    const template = { before: segments.slice(0, index), behind: segments.slice(index + 1) }
+    const template = { before: segments.slice(0, index), after: segments.slice(index + 1) }
     templates.set(method, [...(templates.get(method) ?? []), template])
   }
-  for (const list of templates.values()) list.sort((a, b) => b.behind.length - a.behind.length)
+  for (const list of templates.values()) list.sort((a, b) => b.after.length - a.after.length)
 
   return (method: string, url: string): string => {
-    const ascii = withOneVersion(asAscii(url))
+    const ascii = removeRepeatedVersion(encodeNonAscii(url))
     const query = ascii.indexOf('?')
     const path = query === -1 ? ascii : ascii.slice(0, query)
     const segments = splitPath(path)
-    for (const { before, behind } of templates.get(method) ?? []) {
-      const end = findIdEnd(segments, before, behind)
+    for (const { before, after } of templates.get(method) ?? []) {
+      const end = findIdEnd(segments, before, after)
       if (end === undefined) continue
       if (end === before.length + 1) return ascii
       const id = segments.slice(before.length, end).join('%2F')
@@ -51,7 +51,7 @@ export function createSessionPaths(routes: readonly { method: string; path: stri
  * Removes a repeated `/v1`: Anthropic's SDKs append it to the base URL, and with a base URL that already ends in it,
  * which all others need, `v1` would become a part of the session's id.
  */
-function withOneVersion(url: string): string {
+function removeRepeatedVersion(url: string): string {
   return url.replace(/\/v1(\/v1\/(?:messages(?:\/count_tokens)?|models)(?:\?|$))/, '$1')
 }
 
@@ -63,19 +63,19 @@ function splitPath(path: string): string[] {
 function findIdEnd(
   segments: string[],
   before: readonly string[],
-  behind: readonly string[],
+  after: readonly string[],
 ): number | undefined {
   const begin = before.length
   if (before.some((segment, index) => segments[index] !== segment)) return undefined
   if (RESERVED_SEGMENTS.has(segments[begin] ?? '')) return undefined
   const fits = (end: number) =>
-    behind.every((segment, index) => isOpen(segment) || segments[end + index] === segment)
-  if (behind.at(-1) !== '*') {
-    const end = segments.length - behind.length
+    after.every((segment, index) => isOpen(segment) || segments[end + index] === segment)
+  if (after.at(-1) !== '*') {
+    const end = segments.length - after.length
     return end > begin && fits(end) ? end : undefined
   }
   // The path after the id may contain slashes, too: the id ends at the first position where the route matches.
-  for (let end = begin + 1; end + behind.length <= segments.length; end++) if (fits(end)) return end
+  for (let end = begin + 1; end + after.length <= segments.length; end++) if (fits(end)) return end
   return undefined
 }
 
@@ -84,7 +84,7 @@ function isOpen(segment: string): boolean {
 }
 
 /** Percent-encodes bytes: some clients send raw UTF-8, which Node reads byte by byte. */
-function asAscii(url: string): string {
+function encodeNonAscii(url: string): string {
   return url.replace(/[\x80-\xff]/g, (byte) => `%${byte.charCodeAt(0).toString(16).toUpperCase()}`)
 }
 

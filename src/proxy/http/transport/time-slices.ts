@@ -41,11 +41,11 @@ export class TimeSlices {
   }
 
   #next(steps: FairQueue<() => void>, account: string): Promise<void> | undefined {
-    if (!this.#isWaitedFor && this.#hasTime()) return undefined
+    if (!this.#hasWaiting && this.#hasTime()) return undefined
     return new Promise((resolve) => steps.push(account, resolve))
   }
 
-  get #isWaitedFor(): boolean {
+  get #hasWaiting(): boolean {
     return this.#first.size + this.#further.size > 0
   }
 
@@ -59,11 +59,11 @@ export class TimeSlices {
 
   #startNextSlice(): void {
     this.#begunAtMs = undefined
-    if (this.#isWaitedFor) this.#begin()
+    if (this.#hasWaiting) this.#begin()
   }
 
   #begin(): void {
-    if (!this.#isWaitedFor || !this.#hasTime()) return
+    if (!this.#hasWaiting || !this.#hasTime()) return
     const step = this.#further.shift() ?? this.#first.shift()
     step?.()
     // The step runs in microtasks, all of which precede the next tick.

@@ -17,8 +17,8 @@ export class UnauthenticatedConnections {
   /** The connections, oldest first. */
   readonly #connections = new Map<string, Connection>()
   /** The ids of the connections by address. */
-  readonly #idsOf = new Map<string, Set<string>>()
-  readonly #known = new WeakSet<Socket>()
+  readonly #idsByAddress = new Map<string, Set<string>>()
+  readonly #authenticated = new WeakSet<Socket>()
 
   constructor(options: UnauthenticatedConnectionsOptions) {
     this.#options = options
@@ -34,8 +34,8 @@ export class UnauthenticatedConnections {
     // The connection was closed before it was accepted.
     if (address === undefined) return
     const id = getConnectionId(socket)
-    const ids = this.#idsOf.get(address) ?? new Set()
-    this.#idsOf.set(address, ids.add(id))
+    const ids = this.#idsByAddress.get(address) ?? new Set()
+    this.#idsByAddress.set(address, ids.add(id))
     this.#connections.set(id, { socket, address })
     socket.once('close', () => this.#forget(id))
     if (ids.size > this.#options.limitPerAddress) this.#closeFirst(ids)
@@ -44,8 +44,8 @@ export class UnauthenticatedConnections {
 
   /** Marks the connection as authenticated. @param socket the socket of the request: with TLS not the admitted one */
   markAuthenticated(socket: Socket): void {
-    if (this.#known.has(socket)) return
-    this.#known.add(socket)
+    if (this.#authenticated.has(socket)) return
+    this.#authenticated.add(socket)
     this.#forget(getConnectionId(socket))
   }
 
@@ -69,9 +69,9 @@ export class UnauthenticatedConnections {
     const connection = this.#connections.get(id)
     if (!connection) return
     this.#connections.delete(id)
-    const ids = this.#idsOf.get(connection.address)
+    const ids = this.#idsByAddress.get(connection.address)
     ids?.delete(id)
-    if (ids?.size === 0) this.#idsOf.delete(connection.address)
+    if (ids?.size === 0) this.#idsByAddress.delete(connection.address)
   }
 }
 

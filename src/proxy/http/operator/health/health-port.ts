@@ -49,12 +49,12 @@ export async function openHealthPort(options: HealthPortOptions): Promise<Health
     const notify = async () => thread.postMessage(await health())
     await notify()
     // A failure is ignored here: the thread detects missing reports itself.
-    const telling = setInterval(() => void notify().catch(() => {}), intervalMs).unref()
+    const timer = setInterval(() => void notify().catch(() => {}), intervalMs).unref()
     thread.unref()
     return {
       url: `${formatBaseUrl({ host, port })}${path}`,
       close: async () => {
-        clearInterval(telling)
+        clearInterval(timer)
         await thread.terminate()
       },
     }

@@ -57,7 +57,7 @@ export class AtifSteps {
     const known = this.steps.length > 0 && added[0]?.depth === 1 ? new Set(this.#texts) : undefined
     for (const message of added) {
       this.#seen.add(message)
-      this.#read(message, timestamp, known)
+      this.#addMessage(message, timestamp, known)
     }
     if (promptPieces.length > 0) {
       const prompt: unknown = JSON.parse([...writePromptJson(this.#prompts.add(turn).pieces)].join(''))
@@ -67,10 +67,10 @@ export class AtifSteps {
     this.turns.set(this.#addAgentStep(turn, timestamp), turn)
   }
 
-  #read(message: Message, timestamp: string, known: ReadonlySet<string> | undefined): void {
+  #addMessage(message: Message, timestamp: string, known: ReadonlySet<string> | undefined): void {
     const sent = message.value
-    if (sent.role === 'assistant') this.#echo(message, sent, timestamp)
-    else if (sent.role === 'tool' || sent.role === 'function') this.#result(sent, timestamp)
+    if (sent.role === 'assistant') this.#addEcho(message, sent, timestamp)
+    else if (sent.role === 'tool' || sent.role === 'function') this.#addToolResult(sent, timestamp)
     else {
       const source = sent.role === 'user' ? 'user' : 'system'
       const isCopy = known?.has(message.json) === true
@@ -81,7 +81,7 @@ export class AtifSteps {
   }
 
   /** Adds an echo, unless its response is already a step, even if the agent has edited it. */
-  #echo({ parent }: Message, sent: ChatMessage & { role: 'assistant' }, timestamp: string): void {
+  #addEcho({ parent }: Message, sent: ChatMessage & { role: 'assistant' }, timestamp: string): void {
     const calls = (sent.tool_calls ?? []).filter((call) => call.type === 'function')
     const isKnown = calls.length > 0 && calls.every(({ id }) => this.#calls.has(id))
     if (isKnown || (parent !== undefined && this.#answered.has(parent))) return
@@ -96,7 +96,7 @@ export class AtifSteps {
   }
 
   /** Adds a tool result to the step that made the tool call. */
-  #result(sent: ChatMessage & { role: 'tool' | 'function' }, timestamp: string): void {
+  #addToolResult(sent: ChatMessage & { role: 'tool' | 'function' }, timestamp: string): void {
     const id = sent.role === 'tool' ? sent.tool_call_id : undefined
     const caller = id === undefined ? undefined : this.#calls.get(id)
     const step = caller ?? this.steps.findLast(({ source }) => source === 'agent')

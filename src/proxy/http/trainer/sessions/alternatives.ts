@@ -65,9 +65,9 @@ async function readTexts(
   // An engine that detokenizes returns all texts in one request, which the single reads below then find cached.
   if (ids.size === 0 || (await texts(Int32Array.from(ids))) === undefined) return found
   for (const id of ids) {
-    const answer = await texts(Int32Array.of(id))
-    if (answer === undefined) return found
-    found.set(id, answer.texts[0] ?? '')
+    const read = await texts(Int32Array.of(id))
+    if (read === undefined) return found
+    found.set(id, read.texts[0] ?? '')
   }
   return found
 }

@@ -5,7 +5,7 @@ import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../../protocol/t
 import { STRICT } from '../../schemas/described.ts'
 
 /** Numbers of one turn's sampled tokens. */
-const GivenNumbers = Type.Object(
+const TurnTrainerData = Type.Object(
   Object.fromEntries(
     TRAINER_DATA_KINDS.map((kind) => [
       kind,
@@ -21,7 +21,7 @@ const GivenNumbers = Type.Object(
 
 export const DetailsBody = Type.Object(
   {
-    turns: Type.Record(Type.String(), GivenNumbers, {
+    turns: Type.Record(Type.String(), TurnTrainerData, {
       description: 'By `index`, `turn_id` or the id of the response',
     }),
     teacher: Type.Optional(Type.String({ minLength: 1, description: 'The teacher of `teacher_logprobs`' })),

@@ -34,11 +34,11 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.addHook('preClose', async () => {
     for (const lines of watching) lines.end()
   })
-  const linesTo = (reply: FastifyReply) => {
+  const openLines = (reply: FastifyReply) => {
     const lines = new NdjsonReply(reply)
-    lines.every(KEEP_ALIVE_MS, () => lines.send({ type: 'ping' }))
+    lines.runEvery(KEEP_ALIVE_MS, () => lines.send({ type: 'ping' }))
     watching.add(lines)
-    lines.until(() => watching.delete(lines))
+    lines.runWhenLeft(() => watching.delete(lines))
     return lines
   }
   app.setValidatorCompiler(validatorCompiler)
@@ -46,11 +46,11 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     '/events',
     describe('sessions', 'Stream events of the proxy', describeMedia(NDJSON, ProxyEvent), {}),
     async (request, reply) => {
-      const lines = linesTo(reply)
+      const lines = openLines(reply)
       others?.follow(request, lines)
-      lines.until(activity.listen((event) => lines.send(event)))
+      lines.runWhenLeft(activity.listen((event) => lines.send(event)))
       const members = new MemberWatch(backend)
-      lines.every(MEMBERS_MS, () => {
+      lines.runEvery(MEMBERS_MS, () => {
         for (const event of members.takeChanges()) lines.send(event)
       })
       return reply
@@ -71,13 +71,13 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     },
     async ({ params: { sessionId } }, reply) => {
       await getSessionOrThrow(reader, sessionId)
-      const lines = linesTo(reply)
+      const lines = openLines(reply)
       const tail = new OutputTail()
-      const look = () => {
+      const sendAdditions = () => {
         for (const event of tail.takeAdditions(sessions.listTurns(sessionId))) lines.send(event)
       }
-      look()
-      lines.every(LIVE_MS, look)
+      sendAdditions()
+      lines.runEvery(LIVE_MS, sendAdditions)
       return reply
     },
   )

@@ -16,7 +16,7 @@ import { rejectPartial, reportRows } from './trajectory-query.ts'
 const MAX_SESSIONS = 128
 
 /** The kinds of the tokens that a turn read; several turns may have read one token. */
-const OF_PROMPTS: readonly TokenDataKind[] = ['prompt_logprobs', 'routed_experts']
+const PROMPT_KINDS: readonly TokenDataKind[] = ['prompt_logprobs', 'routed_experts']
 
 /**
  * Returns the matching sessions, the oldest first. @throws ProxyError `invalid_request` for more than {@link
@@ -70,8 +70,8 @@ export async function queryForest(
 /** @throws ProxyError `invalid_request` */
 function parseDetailKinds(details: string | undefined): readonly TokenDataKind[] {
   const { kinds } = DetailSelection.parse(details)
-  if (kinds.length === TOKEN_DATA_KINDS.length) return kinds.filter((kind) => !OF_PROMPTS.includes(kind))
-  const rejected = kinds.find((kind) => OF_PROMPTS.includes(kind))
+  if (kinds.length === TOKEN_DATA_KINDS.length) return kinds.filter((kind) => !PROMPT_KINDS.includes(kind))
+  const rejected = kinds.find((kind) => PROMPT_KINDS.includes(kind))
   if (rejected === undefined) return kinds
   throw new ProxyError('invalid_request', `'${rejected}' is only available in rows: see the trajectories`, {
     param: 'details',

@@ -36,7 +36,7 @@ export class NewPrompts {
     let known: CommonPrefix | undefined
     for (const [position, chunk] of chunks.entries()) {
       known = findLongestEnd(node, chunks, position) ?? known
-      if (position === chunks.length - 1) remember(node, chunk, turnId)
+      if (position === chunks.length - 1) storeEnd(node, chunk, turnId)
       else node = getNextNode(node, chunk)
     }
     return known
@@ -57,7 +57,7 @@ function getNextNode(node: PromptNode, chunk: string): PromptNode {
   return added
 }
 
-function remember({ ends }: PromptNode, end: string, turnId: string): void {
+function storeEnd({ ends }: PromptNode, end: string, turnId: string): void {
   if (EMPTY.has(end)) return
   // Deleting the entry first moves it to the end, so that the least recently used one is evicted.
   ends.delete(end)

@@ -19,9 +19,9 @@ import { readPreview } from './preview.ts'
 import * as reads from './read-schemas.ts'
 import {
   getRowIds,
-  getTrainerData,
   readRow,
   readRows,
+  readTrainerData,
   summarizeRow,
   type TokenTexts,
   writeRowTensors,
@@ -242,7 +242,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
     async ({ params, query }, reply) => {
       const { row, layout, model } = await getRow(params, query)
       const texts = query.texts ? await tokenTexts(model, getRowIds(row)) : undefined
-      const later = await getTrainerData(reader, params.sessionId, { computeLayout: layout })
+      const later = await readTrainerData(reader, params.sessionId, { computeLayout: layout })
       const tensors = writeRowTensors(row, Number(params.row), { later, texts })
       return reply.type('application/octet-stream').send(Readable.from(tensors, { objectMode: false }))
     },

@@ -80,7 +80,7 @@ export function getRowIds({ prompt_ids: prompt, response_ids: response }: Trajec
 type TokenNumberLists = Readonly<Record<string, readonly (number | null)[]>>
 
 /** Returns the numbers that a trainer or a teacher added to the row's tokens. */
-export async function getTrainerData(
+export async function readTrainerData(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   { computeLayout: layoutOf }: Pick<RowLocation, 'computeLayout'>,

@@ -91,7 +91,7 @@ export async function* writeSessionWithTurns(
     separator = ','
     if (isTrace(turn)) traceCount += 1
     if (turn.status === 'aborted') abortedTurns += 1
-    for (const word of toPromptMembers(turn)) prompts[word] = (prompts[word] ?? 0) + 1
+    for (const word of listPromptLabels(turn)) prompts[word] = (prompts[word] ?? 0) + 1
     for (const kind of readEchoAnnotation(turn)?.kinds ?? []) changed[kind] = (changed[kind] ?? 0) + 1
   }
   const counts = `"prompts":${JSON.stringify(prompts)},"changed_calls":${JSON.stringify(changed)}`
@@ -99,7 +99,7 @@ export async function* writeSessionWithTurns(
 }
 
 /** Returns how the turn's prompt was built, according to its annotations, and whether the engine used another one. */
-function toPromptMembers({ annotations }: Pick<TurnRecord, 'annotations'>): string[] {
+function listPromptLabels({ annotations }: Pick<TurnRecord, 'annotations'>): string[] {
   const { prompt } = JSON.parse(annotations) as { prompt?: { reason?: string; mismatched?: boolean } }
   return [prompt?.reason ?? [], prompt?.mismatched === true ? 'mismatched' : []].flat()
 }

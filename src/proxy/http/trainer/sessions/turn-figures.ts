@@ -30,7 +30,7 @@ export async function readTurnFigures(
   filter: SessionFilter,
 ): Promise<Map<SessionGroup['value'], TurnFigures>> {
   const groups = new Map<SessionGroup['value'], TurnFigures>()
-  let looked = 0
+  let sessionCount = 0
   for await (const session of listEverySession(reader, filter)) {
     const value = getGroupValue(session, by)
     if (value === undefined) continue
@@ -38,8 +38,8 @@ export async function readTurnFigures(
     groups.set(value, figures)
     if (figures.sessions >= MAX_SESSIONS) continue
     await addSession(reader, session.sessionId, figures)
-    looked += 1
-    if (looked >= MAX_ALL_SESSIONS) break
+    sessionCount += 1
+    if (sessionCount >= MAX_ALL_SESSIONS) break
   }
   return groups
 }

@@ -66,7 +66,7 @@ export async function* graphToWire(
     const newMessages = getTextsUpTo(turn.lastMessage, parent ? parent.messageCount + 1 : 0)
     yield* writeMember('messages_suffix', writeTexts(newMessages))
     yield* writeMember('prompt_ids_suffix', writeNumbers(promptTokenIds.subarray(parent?.tokenCount ?? 0)))
-    yield* writeAnswerMembers(turn)
+    yield* writeResponseMembers(turn)
     yield* writeDetails(turn, details)
     yield '}'
     separator = ','
@@ -83,7 +83,7 @@ export async function* traceToWire(
   yield openObject(buildTraceFields(traced))
   yield* writeMember('messages', writeTexts(getTextsUpTo(turn.lastMessage)))
   yield* writeMember('prompt_token_ids', writeNumbers(getExactTokens(turn).promptTokenIds))
-  yield* writeAnswerMembers(turn)
+  yield* writeResponseMembers(turn)
   yield* writeDetails(turn, details)
   yield '}'
 }
@@ -113,7 +113,7 @@ function buildTraceFields({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
   }
 }
 
-function* writeAnswerMembers(turn: TurnRecord): Generator<string> {
+function* writeResponseMembers(turn: TurnRecord): Generator<string> {
   const { completionTokenIds, completionLogprobs } = getExactTokens(turn)
   yield* writeMember('response_message', buildResponseMessage(turn))
   yield* writeMember('completion_token_ids', writeNumbers(completionTokenIds))

@@ -51,7 +51,7 @@ function setUp(limits: AccountLimits = {}) {
 }
 
 t.test("above an agent's connection limit, the one that has been idle longest is closed", async (t) => {
-  const { call } = setUp({ connections: 2, calls: 1 })
+  const { call } = setUp({ connections: 2, completions: 1 })
   const [first, second, third, other] = Array.from({ length: 4 }, () => new FakeSocket())
   call('a', first!).close()
   call('a', second!).close()
@@ -65,7 +65,7 @@ t.test("above an agent's connection limit, the one that has been idle longest is
 })
 
 t.test('a connection with a running request stays, and a closed one does not count', async (t) => {
-  const { call } = setUp({ connections: 2, calls: 1 })
+  const { call } = setUp({ connections: 2, completions: 1 })
   const [first, second, third, fourth] = Array.from({ length: 4 }, () => new FakeSocket())
   const running = call('a', first!)
   call('a', second!).close()
@@ -91,21 +91,25 @@ t.test('a connection that a load balancer shares among agents counts for the lat
 })
 
 t.test('an agent is rejected for its own requests and memory, and the error names the limit', async (t) => {
-  const { sendRequest } = setUp({ calls: 3, memoryBytes: 400 })
+  const { sendRequest } = setUp({ completions: 3, memoryBytes: 400 })
   const [first, second, other] = [sendRequest('agent a'), sendRequest('agent a'), sendRequest('agent b')]
-  first.charge.addCalls(2)
-  t.throws(() => second.charge.addCalls(2), { code: 'too_many_calls', message: /3 requests/, retryAfterS: 1 })
-  second.charge.addCalls(1)
-  other.charge.addCalls(3)
+  first.charge.addCompletions(2)
+  t.throws(() => second.charge.addCompletions(2), {
+    code: 'too_many_calls',
+    message: /3 requests/,
+    retryAfterS: 1,
+  })
+  second.charge.addCompletions(1)
+  other.charge.addCompletions(3)
   first.charge.setMemory(90)
   t.throws(() => second.charge.setMemory(20), { code: 'too_many_calls', message: /memory/, retryAfterS: 1 })
   other.charge.setMemory(100)
   const trainer = sendRequest('session c')
-  trainer.charge.addCalls(1_000)
+  trainer.charge.addCompletions(1_000)
   trainer.charge.setMemory(210)
   t.throws(() => second.charge.setMemory(1), { code: 'queue_full', message: /memory/ })
   first.close()
-  second.charge.addCalls(2)
+  second.charge.addCompletions(2)
   second.charge.setMemory(90)
   t.end()
 })
@@ -115,7 +119,7 @@ t.test('a charge after the end of its request has no effect', async (t) => {
   const { charge, close, request } = sendRequest('agent a')
   close()
   request.socket.destroy()
-  charge.addCalls(5)
+  charge.addCompletions(5)
   charge.setMemory(500)
   t.equal(accounts.count, 0)
   t.equal(accounts.memoryBytes, 0)
@@ -150,7 +154,7 @@ t.test('for any sequence of events, every charge is released', async () => {
   )
   fc.assert(
     fc.property(steps, (list) => {
-      const { accounts, sendRequest } = setUp({ calls: 4, memoryBytes: 100, arrivingBytes: 100 })
+      const { accounts, sendRequest } = setUp({ completions: 4, memoryBytes: 100, arrivingBytes: 100 })
       const open: ReturnType<typeof sendRequest>[] = []
       for (const { name, amount, end } of list) {
         const admitted = sendRequest(name)
@@ -159,7 +163,7 @@ t.test('for any sequence of events, every charge is released', async () => {
         admitted.charge.watch(admitted.message)
         admitted.request.emit('data', Buffer.alloc(amount))
         for (const charge of [
-          () => admitted.charge.addCalls(amount % 5),
+          () => admitted.charge.addCompletions(amount % 5),
           () => admitted.charge.setMemory(amount),
         ]) {
           try {
