@@ -5,6 +5,7 @@
  */
 import type { Exemplar, MetricFamily, MetricSample } from './families.ts'
 
+/** The response to a scrape. */
 export interface Exposition {
   contentType: string
   text: string

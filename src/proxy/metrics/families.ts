@@ -1,8 +1,8 @@
-/** Prometheus metric families, stored as plain numbers: an observation costs one look-up and one addition. */
+/** Prometheus metric families. Series are stored as numbers: an observation costs one look-up and one addition. */
 
 type MetricType = 'counter' | 'gauge' | 'histogram'
 
-/** A reference to one observed event; only OpenMetrics carries it. */
+/** A reference from a bucket to one observed event; only the OpenMetrics format contains it. */
 export interface Exemplar {
   labels: Readonly<Record<string, string>>
   value: number
@@ -10,7 +10,7 @@ export interface Exemplar {
   atMs: number
 }
 
-/** One line of an exposition. */
+/** One sample line of an exposition. */
 export interface MetricSample {
   /** Suffix of the family's name: `_bucket`, `_sum`, `_count` or empty. */
   suffix: string
@@ -19,9 +19,9 @@ export interface MetricSample {
   exemplar?: Exemplar | undefined
 }
 
-/** All series of one name. */
+/** All series with the same metric name. */
 export interface MetricFamily {
-  /** The name in the Prometheus text format: a counter's ends in `_total`. */
+  /** The name in the Prometheus text format; the name of a counter ends in `_total`. */
   readonly name: string
   readonly type: MetricType
   /** One sentence without a full stop. */
@@ -30,12 +30,14 @@ export interface MetricFamily {
   listSamples(): Iterable<MetricSample>
 }
 
+/** The definition of a metric family. */
 interface MetricDescription {
   name: string
   help: string
   labelNames?: readonly string[]
 }
 
+/** The state of one combination of label values. */
 interface Series<T> {
   readonly labels: MetricSample['labels']
   state: T
@@ -50,7 +52,7 @@ class SeriesMap<T> {
   constructor(names: readonly string[], create: () => T) {
     this.#names = names
     this.#create = create
-    // A family without labels has one series. It exists from the start, because a rate needs its first zero.
+    // The only series of a family without labels exists from the start, because a rate needs its initial zero.
     if (names.length === 0) this.getSeries([])
   }
 
@@ -73,6 +75,7 @@ class SeriesMap<T> {
   }
 }
 
+/** A metric family with a state of type `T` per series. */
 abstract class SeriesFamily<T> implements MetricFamily {
   abstract readonly type: MetricType
   readonly name: string
@@ -90,7 +93,7 @@ abstract class SeriesFamily<T> implements MetricFamily {
   abstract listSamples(): Iterable<MetricSample>
 }
 
-/** A family with one number per series. */
+/** A metric family with one number per series. */
 abstract class NumberFamily extends SeriesFamily<number> {
   constructor(described: MetricDescription) {
     super(described, () => 0)
@@ -101,17 +104,17 @@ abstract class NumberFamily extends SeriesFamily<number> {
   }
 }
 
-/** A number that only increases. */
+/** A metric whose numbers only increase. */
 export class Counter extends NumberFamily {
   readonly type = 'counter'
 
-  /** @param labels values in the order of `labelNames` */
+  /** Increases a series. @param labels label values in the order of `labelNames` */
   add(amount: number, ...labels: string[]): void {
     this.series.getSeries(labels).state += amount
   }
 }
 
-/** A number that each scrape sets. */
+/** A metric whose numbers are set at each scrape. */
 export class Gauge extends NumberFamily {
   readonly type = 'gauge'
 
@@ -125,14 +128,15 @@ export class Gauge extends NumberFamily {
   }
 }
 
+/** The state of a series of a histogram. */
 interface Distribution {
-  /** Count of each bucket alone (not cumulative); the bucket without an upper bound is last. */
+  /** The count of each bucket alone (not cumulative); the bucket without an upper bound is last. */
   readonly counts: number[]
   readonly exemplars: (Exemplar | undefined)[]
   sum: number
 }
 
-/** The distribution of values over buckets. */
+/** A metric that counts values in buckets. */
 export class Histogram extends SeriesFamily<Distribution> {
   readonly type = 'histogram'
   readonly #bounds: readonly number[]
@@ -151,7 +155,7 @@ export class Histogram extends SeriesFamily<Distribution> {
     this.#add(value, labels)
   }
 
-  /** @param turnId the turn that the value belongs to */
+  /** Counts a value, and makes its turn the exemplar of the bucket. */
   observeTurn(value: number, turnId: string): void {
     const { exemplars, bucket } = this.#add(value, [])
     exemplars[bucket] = { labels: { turn_id: turnId }, value, atMs: Date.now() }
@@ -181,7 +185,7 @@ export class Histogram extends SeriesFamily<Distribution> {
   }
 }
 
-/** Formats a bound as Prometheus' own clients do, so that series of other exporters have the same `le`. */
+/** Formats a bound as the Prometheus client libraries do, so that `le` is equal in series of other exporters. */
 function formatBound(bound: number | undefined): string {
   if (bound === undefined) return '+Inf'
   return Number.isInteger(bound) ? bound.toFixed(1) : String(bound)

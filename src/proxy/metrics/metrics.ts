@@ -1,10 +1,13 @@
 /**
- * All metrics. Labels have few values: never the id of a session, task or trial, a model name as an agent wrote it, or
+ * All metrics. Each label has few values: never the id of a session, task or trial, a model name that an agent sent, or
  * the text of an error. The table in docs/metrics.md is generated from these definitions.
  */
 import { Counter, Gauge, Histogram, type MetricFamily } from './families.ts'
 
-/** Buckets of vLLM (`vllm/v1/metrics/loggers.py`), so that both distributions can be compared. */
+/*
+ * The buckets of the next three are those of vLLM (`vllm/v1/metrics/loggers.py`), so that distributions of the proxy
+ * and of its engines can be compared.
+ */
 const FIRST_TOKEN_S = [
   0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640,
   2560,
@@ -23,6 +26,7 @@ const COUNTS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 const VERSIONS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
 const REWARDS = [-1, -0.5, -0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 2, 5, 10]
 
+/** The metric families of one proxy. */
 export class Metrics {
   readonly families: MetricFamily[] = []
 
@@ -35,11 +39,9 @@ export class Metrics {
     'Turns that failed or were aborted, by error code',
     ['code'],
   )
-  readonly httpErrors = this.#counter(
-    'http_errors_total',
-    'HTTP requests answered with an error, by error code',
-    ['code'],
-  )
+  readonly httpErrors = this.#counter('http_errors_total', 'HTTP requests that failed, by error code', [
+    'code',
+  ])
   readonly finishReasons = this.#counter('finish_reasons_total', 'Completed turns, by finish reason', [
     'reason',
   ])
@@ -107,10 +109,13 @@ export class Metrics {
   )
   readonly rolloutSeconds = this.#counter(
     'rollout_seconds_total',
-    'Duration of these rollouts in seconds, without the queue wait',
+    'Duration of ended rollouts of `--runner` in seconds, without the queue wait',
   )
-  readonly rolloutTries = this.#counter('rollout_tries_total', 'Attempts of these rollouts')
-  readonly prompts = this.#counter('prompts_total', 'Prompts, by how they were made', ['reason'])
+  readonly rolloutTries = this.#counter(
+    'rollout_tries_total',
+    'Times that rollouts of `--runner` ran their agent',
+  )
+  readonly prompts = this.#counter('prompts_total', 'Prompts, by how they were built', ['reason'])
   readonly reusedTokens = this.#counter(
     'prompt_tokens_reused_total',
     'Prompt tokens taken from an earlier turn (token mode)',
@@ -132,7 +137,7 @@ export class Metrics {
 
   readonly rowStaleness = this.#histogram(
     'row_staleness_versions',
-    'Weight versions that a row was behind when it was read',
+    'Age of a row when it was read, in weight versions',
     VERSIONS,
   )
   readonly unversionedRows = this.#counter(
@@ -230,7 +235,7 @@ export class Metrics {
     ['stat'],
   )
   readonly heapBytes = this.#gauge('heap_used_bytes', 'JavaScript heap in use')
-  // The next four have the standard names of Prometheus exporters.
+  // The next four have the standard names of Prometheus client libraries, without the prefix of the proxy.
   readonly cpuSeconds = this.#add(
     new Counter({ name: 'process_cpu_seconds_total', help: 'CPU time of all threads' }),
   )

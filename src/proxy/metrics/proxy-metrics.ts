@@ -1,4 +1,4 @@
-/** The metrics of one proxy: observers of its parts, and the response to a scrape. */
+/** The metrics of one proxy: observers that its parts call, and the response to a scrape. */
 import { type Clock, systemClock } from '../../base/clock.ts'
 import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
@@ -14,9 +14,9 @@ import { ProcessReader, readBackend, readFiles, readSessions } from './state.ts'
 import { logThroughput } from './throughput.ts'
 import { TurnWatch } from './turn-watch.ts'
 
-/** The metrics as the HTTP server uses them. */
+/** The metrics, as the routes of the HTTP server use them. */
 export interface MetricsSource {
-  /** @param accept the `Accept` header */
+  /** Returns the response to a scrape. @param accept the `Accept` header */
   expose(accept: string | undefined): Promise<Exposition>
   /** Counts a request that failed. @param code error code of the catalogue */
   countFailedRequest(code: string): void
@@ -27,6 +27,7 @@ export interface MetricsSource {
   ): void
 }
 
+/** The parts that each scrape reads. */
 interface ScrapeSources {
   backend: Backend
   store: Pick<TurnStore, 'countSessions'>
@@ -37,24 +38,28 @@ interface ScrapeSources {
   rollouts?: RolloutCounts | undefined
 }
 
+/** The counts of rollouts of `--runner`. */
 interface RolloutCounts {
   readonly running: number
   readonly waiting: number
-  /** Counts by outcome since the start, as are the durations in seconds and the runs of agents. */
+  /** Ended rollouts by outcome, since the start of the process. */
   readonly ended: Readonly<Record<string, number>>
+  /** The total duration of the ended rollouts in seconds. */
   readonly seconds: number
+  /** The number of times that rollouts ran their agent. */
   readonly tries: number
 }
 
 /**
- * Returns the difference of versions whose names end in a number, such as `step-120`. @returns undefined if either has
- * none
+ * Returns the difference of two versions whose names end in a number, such as `step-120`; undefined if one of them ends
+ * in none.
  */
 function computeStaleness(oldest: string, served: string | undefined): number | undefined {
   const [from, to] = [parseVersionNumber(oldest), parseVersionNumber(served ?? '')]
   return from === undefined || to === undefined ? undefined : Math.max(0, to - from)
 }
 
+/** Returns the weight version with the highest number that an engine or worker reports. */
 function findNewest(members: readonly BackendMember[]): string | undefined {
   const versions = members.flatMap(({ weightVersion }) => weightVersion ?? [])
   return versions.reduce<string | undefined>(
@@ -69,7 +74,7 @@ function parseVersionNumber(version: string): number | undefined {
   return digits === undefined ? undefined : Number(digits)
 }
 
-/** Adds up the series of a counter. @param outcome the value of the label `outcome`; absent: all series */
+/** Adds up the series of a counter. @param outcome restricts the sum to this value of the label `outcome` */
 function sumSeries(samples: Iterable<MetricSample>, outcome?: string): number {
   let total = 0
   for (const { labels, value } of samples)
@@ -78,19 +83,20 @@ function sumSeries(samples: Iterable<MetricSample>, outcome?: string): number {
   return total
 }
 
+/** The metrics of one proxy, with the observers that update them. */
 export class ProxyMetrics implements Disposable {
   readonly #metrics = new Metrics()
   readonly #turns = new TurnWatch(this.#metrics)
   readonly #process = new ProcessReader()
-  /** Values of counters that other parts maintain, as of the last scrape. */
+  /** The values, at the last scrape, of counters that other parts maintain. */
   readonly #seen = new Map<string, number>()
 
-  /** @returns the store to use in place of `store` */
+  /** Wraps a store. @returns the store to use in place of `store` */
   watchStore(store: TurnStore): TurnStore {
     return this.#turns.watchStore(store)
   }
 
-  /** @returns the backend to use in place of `backend` */
+  /** Wraps a backend. @returns the backend to use in place of `backend` */
   watchBackend<T extends Backend>(backend: T): T {
     return this.#turns.watchBackend(backend)
   }
@@ -107,13 +113,13 @@ export class ProxyMetrics implements Disposable {
     this.#metrics.commitTime.observe(tookMs / 1_000)
   }
 
-  /** @param meanDifference mean difference of a compared turn, in nats */
+  /** Counts a verified turn. @param meanDifference mean difference of its logprobs in nats; undefined: not compared */
   countVerification(verdict: string, meanDifference: number | undefined): void {
     this.#metrics.verified.add(1, verdict)
     if (meanDifference !== undefined) this.#metrics.verifiedDifference.observe(meanDifference)
   }
 
-  /** Counts a negative control: an engine scored a turn whose prompt was changed on purpose. */
+  /** Counts a negative control. @param isCaught whether the engine detected that the prompt had been altered */
   countControl(isCaught: boolean): void {
     this.#metrics.verifyControls.add(1, String(isCaught))
   }
@@ -137,7 +143,7 @@ export class ProxyMetrics implements Disposable {
     this.#metrics.connections.add(1)
   }
 
-  /** Returns the metrics as the HTTP server uses them. */
+  /** Returns the metrics, as the routes of the HTTP server use them. */
   createSource(parts: ScrapeSources): MetricsSource {
     return {
       expose: (accept) => this.#expose(parts, accept),
@@ -180,9 +186,10 @@ export class ProxyMetrics implements Disposable {
     this.#process[Symbol.dispose]()
   }
 
-  #takeIncrease(of: string, count: number): number {
-    const before = this.#seen.get(of) ?? 0
-    this.#seen.set(of, count)
+  /** Returns the increase of a counter since the last scrape. */
+  #takeIncrease(name: string, count: number): number {
+    const before = this.#seen.get(name) ?? 0
+    this.#seen.set(name, count)
     return count - before
   }
 }

@@ -7,11 +7,14 @@ import type { TurnStore } from '../store/port/turn-store.ts'
 import type { Gauge } from './families.ts'
 import type { Metrics } from './metrics.ts'
 
-/** Members beyond this number are counted together. */
+/** The number of members with a series each; the others are summed in one series, so that labels have few values. */
 const MAX_MEMBERS = 64
 const OTHER = 'other'
 
-/** Reads engines, workers, the queue and the turns in flight. The series of a removed member are removed. */
+/**
+ * Sets the gauges of engines, workers, the queue and the turns in flight, and removes the series of removed members.
+ * @param openTurns the number of turns in flight
+ */
 export function readBackend(metrics: Metrics, backend: Backend, openTurns: number): void {
   const { members, queued, pausedSinceMs } = backend.getStatus()
   const { memberUp, memberUnavailable, memberEjected, memberCalls, memberCapacity, weightInfo, inFlight } =
@@ -36,7 +39,7 @@ export function readBackend(metrics: Metrics, backend: Backend, openTurns: numbe
   metrics.paused.set(pausedSinceMs === undefined ? 0 : 1)
   inFlight.set(queued, 'queued')
   inFlight.set(served, 'engine')
-  // An engine request may outlive its turn briefly.
+  // An engine request may end shortly after its turn, so the difference may be negative.
   inFlight.set(Math.max(0, openTurns - queued - served), 'proxy')
 }
 
@@ -44,7 +47,7 @@ function sumBy(members: readonly BackendMember[], value: (member: BackendMember)
   return members.reduce((sum, member) => sum + value(member), 0)
 }
 
-/** @param path path of the database; its log is in the same directory */
+/** Sets the sizes of the SQLite database and of its write-ahead log. @param path the path of the database */
 export async function readFiles({ databaseBytes }: Metrics, path: string): Promise<void> {
   databaseBytes.set(await getFileSize(path), 'database')
   databaseBytes.set(await getFileSize(`${path}-wal`), 'wal')
@@ -55,7 +58,7 @@ async function getFileSize(path: string): Promise<number> {
   return (await stat(path).catch(() => undefined))?.size ?? 0
 }
 
-/** Reads the number of sessions. If the store fails, the series is removed; store failures have their own metric. */
+/** Sets the number of active sessions. If the store fails, the series is removed; failures have a separate metric. */
 export async function readSessions(
   { sessionsActive }: Metrics,
   store: Pick<TurnStore, 'countSessions'>,
@@ -65,7 +68,7 @@ export async function readSessions(
   else sessionsActive.set(count.active)
 }
 
-/** Metrics of the process and its event loop; disposed of with the server. */
+/** A reader of the metrics of the process and its event loop. */
 export class ProcessReader implements Disposable {
   readonly #delay = monitorEventLoopDelay({ resolution: 20 })
   #cpuSeconds = 0
@@ -105,7 +108,7 @@ export class ProcessReader implements Disposable {
   }
 }
 
-/** Returns the resident memory; undefined if the system does not report it, such as Linux without `/proc`. */
+/** Returns the resident memory in bytes; undefined if the system does not report it, such as Linux without `/proc`. */
 function readResidentBytes(): number | undefined {
   try {
     return process.memoryUsage.rss()

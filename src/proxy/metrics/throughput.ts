@@ -4,7 +4,7 @@ import type { Logger } from '../../base/logger.ts'
 
 const MINUTE_MS = 60_000
 
-/** Counts since the start of the process. */
+/** Counts of turns and sampled tokens since the start of the process. */
 interface Totals {
   requests: number
   failed: number

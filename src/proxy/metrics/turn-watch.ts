@@ -1,6 +1,6 @@
 /**
- * Measures turns at the ports of the store (open and close of a turn) and of the backend (its response). A chunk of a
- * response costs one reading of the clock; all other work happens once per turn.
+ * Measures turns by intercepting the store (a turn is opened and closed) and the backend (its response arrives). Each
+ * chunk of a response costs one reading of the clock; all other work is done once per turn.
  */
 
 import { ProxyError } from '../../base/errors.ts'
@@ -14,7 +14,7 @@ import { readAnsweredRetries } from '../store/port/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
 import type { Metrics } from './metrics.ts'
 
-/** Times of one turn in milliseconds, of a monotonic clock. */
+/** The times of one turn, in milliseconds of a monotonic clock. */
 interface TurnTimes {
   readonly dialect: string
   readonly openedAtMs: number
@@ -25,9 +25,10 @@ interface TurnTimes {
   longestGapMs: number
 }
 
-/** Finish reasons that have their own label value; others are counted as `other`. */
+/** Finish reasons with a label value each; all others are countResult as `other`. */
 const FINISH_REASONS = new Set(['stop', 'length', 'tool_calls', 'content_filter'])
 
+/** An observer of turns that updates their metrics. */
 export class TurnWatch {
   readonly #metrics: Metrics
   /** Open turns by turn id. */
@@ -42,7 +43,7 @@ export class TurnWatch {
     return this.#turns.size
   }
 
-  /** Wraps a store. @returns the store, with each write counted */
+  /** Wraps a store. @returns the store, with each write countResult */
   watchStore(store: TurnStore): TurnStore {
     const metrics = this.#metrics
     return intercept(store, {
@@ -150,7 +151,7 @@ export class TurnWatch {
 function timeChunks(sink: EventSink, turn: TurnTimes): EventSink {
   return {
     write(events) {
-      // A batch that only reports the start of generation is not a chunk.
+      // A batch that only reports the start of the generation contains no output.
       if (events.at(-1)?.type !== 'start') {
         const nowMs = performance.now()
         turn.firstChunkAtMs ??= nowMs
@@ -163,22 +164,23 @@ function timeChunks(sink: EventSink, turn: TurnTimes): EventSink {
 }
 
 function createSessionWatch(metrics: Metrics): Interceptor<TurnStore> {
-  const counted = <T>(written: Promise<T>, count: (value: T) => void): Promise<T> => {
+  const countResult = <T>(written: Promise<T>, count: (value: T) => void): Promise<T> => {
     written.then(count, (error) => countFailure(metrics, error))
     return written
   }
   return {
-    createSession: (call) => counted(call(), ({ created }) => metrics.sessionsCreated.add(created ? 1 : 0)),
+    createSession: (call) =>
+      countResult(call(), ({ created }) => metrics.sessionsCreated.add(created ? 1 : 0)),
     endSession: (call, _id, status, atMs) =>
-      counted(call(), (session) => countEnd(metrics, session, status, atMs)),
+      countResult(call(), (session) => countEnd(metrics, session, status, atMs)),
     setReward: (call, _id, { reward }) =>
-      counted(call(), (session) => {
+      countResult(call(), (session) => {
         if (session) metrics.reward.observe(reward)
       }),
-    changeMarks: (call) => counted(call(), () => {}),
-    resetSession: (call) => counted(call(), () => {}),
-    deleteSession: (call) => counted(call(), () => {}),
-    sweep: (call) => counted(call(), () => {}),
+    changeMarks: (call) => countResult(call(), () => {}),
+    resetSession: (call) => countResult(call(), () => {}),
+    deleteSession: (call) => countResult(call(), () => {}),
+    sweep: (call) => countResult(call(), () => {}),
   }
 }
 
@@ -193,7 +195,7 @@ function countFailure(metrics: Metrics, error: unknown): void {
   if (error instanceof ProxyError && error.code === 'store_failed') metrics.storeFailures.add(1)
 }
 
-/** Returns the token counts of a turn: the reported ids, or the engine's own counts if it reported no ids. */
+/** Returns the token counts of a turn: of its ids, or the counts that the engine reported if it reported no ids. */
 function getTokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutcome) {
   if (promptTokenIds.length > 0 || usage === null) {
     return { prompt: promptTokenIds.length, completion: completionTokenIds.length }
@@ -202,13 +204,13 @@ function getTokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutco
   return { prompt: counts.prompt_tokens ?? 0, completion: counts.completion_tokens ?? 0 }
 }
 
-/** Returns the reused prompt tokens of a token-mode turn, as the prompt service writes them to the annotations. */
+/** Reads the number of reused prompt tokens from the annotations of a turn; undefined in chat mode. */
 function readReusedTokens(annotations: string): number | undefined {
   const match = /"reused_tokens":(\d+)/.exec(annotations)
   return match ? Number(match[1]) : undefined
 }
 
-/** Returns the declared agent role of a turn; all sub-agents count as one role. */
+/** Reads the declared agent role from the annotations of a turn; all sub-agents count as one role. */
 function readAgentRole(annotations: string): string {
   return /"line":\{"told":"(main|subagent|compaction|side)/.exec(annotations)?.[1] ?? 'untold'
 }

@@ -1,7 +1,8 @@
 /**
- * Attributes of spans: the names of the semantic conventions for HTTP and for generative AI
- * (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/gen-ai-spans.md), and the proxy's
- * own names under `llm_proxy.`. None of them contains text of an agent or a model; `content.ts` has those.
+ * The attributes of spans. Names are those of the semantic conventions for HTTP and for generative AI
+ * (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/gen-ai-spans.md), and names of
+ * the proxy that begin with `llm_proxy.`. No attribute of this file contains text of an agent or a model; `content.ts`
+ * builds those.
  */
 import type { Attributes } from '@opentelemetry/api'
 import { toProxyError } from '../../base/errors.ts'
@@ -24,8 +25,8 @@ export function getRequestAttributes(call: IncomingRequest): Attributes {
 const NAME = /^[\w.:@/+-]{1,128}$/
 
 /**
- * Returns a value if it has the form of a name. An agent may send any text as a name, and engines echo it; text that is
- * not a name is not exported.
+ * Returns a value if it has the form of a name; undefined otherwise. An agent may send a prompt as a model name, and
+ * engines echo it, so other texts must not be exported.
  */
 function asName(value: unknown): string | undefined {
   return typeof value === 'string' && NAME.test(value) ? value : undefined
@@ -42,7 +43,7 @@ function getOperation({ kind }: EngineRequestStart): string {
   return kind === 'chat' ? 'chat' : 'text_completion'
 }
 
-/** Returns the attributes of an engine request; stop sequences are an agent's text and left out. */
+/** Returns the attributes of an engine request, without stop sequences, which are text of the agent. */
 export function getEngineAttributes(sessionId: string, start: EngineRequestStart): Attributes {
   const { body } = start
   const number = (field: string) => (typeof body[field] === 'number' ? (body[field] as number) : undefined)
@@ -57,7 +58,7 @@ export function getEngineAttributes(sessionId: string, start: EngineRequestStart
     'gen_ai.request.top_p': number('top_p'),
     'gen_ai.request.top_k': number('top_k'),
     'gen_ai.request.max_tokens': number('max_completion_tokens') ?? number('max_tokens'),
-    // Attributes have no integers of 64 bits.
+    // A seed beyond the precision of a JavaScript number is exported as text.
     'gen_ai.request.seed': number('seed') ?? getRawNumber(body.seed),
     'gen_ai.request.frequency_penalty': number('frequency_penalty'),
     'gen_ai.request.presence_penalty': number('presence_penalty'),
@@ -67,8 +68,11 @@ export function getEngineAttributes(sessionId: string, start: EngineRequestStart
   })
 }
 
-/** @param askedAtMs start of the engine request, milliseconds since the epoch */
-export function getResponseAttributes(outcome: TurnOutcome, askedAtMs: number): Attributes {
+/**
+ * Returns the attributes of an engine's response.
+ * @param requestedAtMs start of the engine request, milliseconds since the epoch
+ */
+export function getResponseAttributes(outcome: TurnOutcome, requestedAtMs: number): Attributes {
   const { usage, finishReason, firstTokenAtMs, promptTokenIds, completionTokenIds } = outcome
   const reported: UsageFields = usage === null ? {} : JSON.parse(usage)
   const hasIds = promptTokenIds.length > 0
@@ -77,7 +81,7 @@ export function getResponseAttributes(outcome: TurnOutcome, askedAtMs: number): 
     'gen_ai.response.model': asName(outcome.model),
     'gen_ai.response.finish_reasons': finishReason === null ? undefined : [finishReason],
     'gen_ai.response.time_to_first_chunk':
-      firstTokenAtMs === null ? undefined : Math.max(0, firstTokenAtMs - askedAtMs) / 1_000,
+      firstTokenAtMs === null ? undefined : Math.max(0, firstTokenAtMs - requestedAtMs) / 1_000,
     'gen_ai.usage.input_tokens': hasIds ? promptTokenIds.length : reported.prompt_tokens,
     'gen_ai.usage.output_tokens': hasIds ? completionTokenIds.length : reported.completion_tokens,
     'gen_ai.usage.cache_read.input_tokens': reported.prompt_tokens_details?.cached_tokens,
@@ -86,7 +90,7 @@ export function getResponseAttributes(outcome: TurnOutcome, askedAtMs: number): 
   })
 }
 
-/** Returns the recorded facts of a turn, which the spans of the request and of its engine requests have. */
+/** Returns the attributes of a turn, for the span of the agent's request and the spans of its engine requests. */
 export function getTurnAttributes(outcome: TurnOutcome, index: number): Attributes {
   const { inexactReason, weightVersionStart, weightVersionEnd } = outcome
   const { line, prompt } = JSON.parse(outcome.annotations) as SpanAnnotations
@@ -95,7 +99,7 @@ export function getTurnAttributes(outcome: TurnOutcome, index: number): Attribut
     'llm_proxy.turn.index': index,
     'llm_proxy.turn.status': outcome.status,
     'llm_proxy.agent_role': line?.told,
-    // Until 0.3.0.
+    // The former name, exported until 0.3.0.
     'llm_proxy.line': line?.told,
     'llm_proxy.exact': outcome.exact,
     'llm_proxy.inexact_reason': inexactReason === null ? undefined : getInexactCode(inexactReason),
@@ -108,17 +112,18 @@ export function getTurnAttributes(outcome: TurnOutcome, index: number): Attribut
   })
 }
 
-/** Returns the code of an error. Its message is never exported, because it may quote a prompt. */
+/** Returns the code of an error. Messages are never exported, because they may quote a prompt. */
 export function getErrorType(thrown: unknown): string {
   return toProxyError(thrown).code
 }
 
-/** The annotations of a turn that spans show. */
+/** The annotations of a turn that its spans contain. */
 interface SpanAnnotations {
   line?: { told?: string }
   prompt?: { reason?: string; reused_tokens?: number }
 }
 
+/** The token counts that an engine reports. */
 interface UsageFields {
   prompt_tokens?: number
   completion_tokens?: number
@@ -126,7 +131,7 @@ interface UsageFields {
   completion_tokens_details?: { reasoning_tokens?: number } | null
 }
 
-/** Returns the address of a member: engines are named by their URL; workers and the embedded engine have names. */
+/** Returns the address of an engine, whose name is its URL; a worker and the embedded engine have none. */
 function getAddress(member: string): Attributes {
   const url = URL.parse(member)
   if (url === null || !/^https?:$/.test(url.protocol)) return {}
@@ -134,7 +139,7 @@ function getAddress(member: string): Attributes {
   return { 'server.address': url.hostname, 'server.port': port }
 }
 
-/** Returns the attributes without the undefined ones. */
+/** Returns the attributes without those that are undefined or null. */
 function omitUndefined(attributes: Attributes): Attributes {
   return Object.fromEntries(Object.entries(attributes).filter(([, value]) => value != null))
 }

@@ -1,7 +1,8 @@
 /**
- * Prompts and completions as attributes of spans, exported only if enabled. Names and shapes are those of the semantic
- * conventions for generative AI, 1.41 (`gen-ai-input-messages.json` and `gen-ai-output-messages.json`, next to the page
- * that `attributes.ts` names); the values are JSON text, because the SDK supports no nested attributes.
+ * Prompts and completions as attributes of spans, exported only if the operator enables them. Names and shapes are
+ * those of the semantic conventions for generative AI, 1.41 (`gen-ai-input-messages.json` and
+ * `gen-ai-output-messages.json`, in the repository that `attributes.ts` cites); values are JSON text, because the SDK
+ * supports no nested attributes.
  */
 import type { Attributes } from '@opentelemetry/api'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
@@ -9,21 +10,23 @@ import type { TurnStart } from '../../protocol/canonical/spans.ts'
 import { writePromptJson } from '../session/prompts/prompt-chunks.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 
+/** A part of a message, with the names of the semantic conventions. */
 type SpanPart =
   | { type: 'text' | 'reasoning'; content: string }
   | { type: 'tool_call'; id: string; name: string; arguments: unknown }
   | { type: 'tool_call_response'; id: string; response: string }
   | { type: 'uri'; modality: 'image'; uri: string }
 
+/** A message, with the names of the semantic conventions. */
 interface SpanMessage {
   role: string
   parts: SpanPart[]
 }
 
-/** Characters of a part's JSON besides its text. */
+/** The approximate length of the JSON of a part without its text, in characters. */
 const PART_CHARS = 64
 
-/** A budget of characters. Longer text is truncated, with a note of how much is missing. */
+/** A budget of characters for one attribute. Texts beyond it are truncated, with a note of how much is missing. */
 class TextBudget {
   #left: number
 
@@ -35,7 +38,10 @@ class TextBudget {
     return this.#left <= 0
   }
 
-  /** @param length length of the complete text, of which `text` is the beginning */
+  /**
+   * Returns as much of a text as the budget allows, and charges the whole text.
+   * @param length length of the complete text, of which `text` is the beginning
+   */
   take(text: string, length = text.length): string {
     const kept = Math.max(0, Math.min(text.length, this.#left))
     this.#left -= length + PART_CHARS
@@ -44,22 +50,22 @@ class TextBudget {
 }
 
 /**
- * Returns the latest messages that fit, so that a long conversation costs no more than a short one.
- * @param chars longest text of an attribute, in characters
+ * Returns the tools and the latest messages that fit, so that a long conversation costs no more than a short one.
+ * @param chars the maximum length of an attribute, in characters
  */
 export function buildInputAttributes(
   { lastMessage, tools, promptPieces }: TurnStart,
   chars: number,
 ): Attributes {
-  const room = new TextBudget(chars)
+  const budget = new TextBudget(chars)
   const messages: SpanMessage[] = []
   let message = lastMessage
-  for (; message !== undefined && !room.isFull; message = message.parent)
-    messages.unshift(toSpanMessage(message.value, room))
+  for (; message !== undefined && !budget.isFull; message = message.parent)
+    messages.unshift(toSpanMessage(message.value, budget))
   if (promptPieces.length > 0)
     messages.push({
       role: 'user',
-      parts: [{ type: 'text', content: getPromptStart(promptPieces, room, chars) }],
+      parts: [{ type: 'text', content: getPromptStart(promptPieces, budget, chars) }],
     })
   return {
     'gen_ai.input.messages': JSON.stringify(messages),
@@ -70,69 +76,70 @@ export function buildInputAttributes(
 
 export function buildOutputAttributes(outcome: TurnOutcome, chars: number): Attributes {
   const { completionText, reasoning, toolCalls, finishReason } = outcome
-  const room = new TextBudget(chars)
-  const parts = toResponseParts(completionText, reasoning, JSON.parse(toolCalls) as ToolCall[], room)
+  const budget = new TextBudget(chars)
+  const parts = toResponseParts(completionText, reasoning, JSON.parse(toolCalls) as ToolCall[], budget)
   const reason = finishReason === 'tool_calls' ? 'tool_call' : (finishReason ?? 'error')
   return { 'gen_ai.output.messages': JSON.stringify([{ role: 'assistant', parts, finish_reason: reason }]) }
 }
 
-/** Returns the beginning of a prompt; only what is shown is joined. */
-function getPromptStart(chunks: readonly string[], room: TextBudget, chars: number): string {
+/** Returns the beginning of a prompt. Only chunks within the budget are joined. */
+function getPromptStart(chunks: readonly string[], budget: TextBudget, chars: number): string {
+  // The chunks lack the last character of the JSON text.
   let [text, length] = ['', 1]
   for (const chunk of chunks) {
     if (text.length < chars) text += chunk
     length += chunk.length
   }
-  return room.take(text.length + 1 === length ? [...writePromptJson([text])].join('') : text, length)
+  return budget.take(text.length + 1 === length ? [...writePromptJson([text])].join('') : text, length)
 }
 
-function toSpanMessage(message: ChatMessage, room: TextBudget): SpanMessage {
+function toSpanMessage(message: ChatMessage, budget: TextBudget): SpanMessage {
   const { role } = message
   if (role === 'tool') {
-    const response = room.take(getText(message.content))
+    const response = budget.take(getText(message.content))
     return { role, parts: [{ type: 'tool_call_response', id: message.tool_call_id, response }] }
   }
-  if (role !== 'assistant') return { role, parts: toContentParts(message.content, room) }
+  if (role !== 'assistant') return { role, parts: toContentParts(message.content, budget) }
   const calls = (message.tool_calls ?? []).filter((call) => call.type === 'function')
-  return { role, parts: toResponseParts(getText(message.content), message.reasoning_content, calls, room) }
+  return { role, parts: toResponseParts(getText(message.content), message.reasoning_content, calls, budget) }
 }
 
 function toResponseParts(
   text: string | null,
   reasoning: string | null | undefined,
   calls: readonly ToolCall[],
-  room: TextBudget,
+  budget: TextBudget,
 ): SpanPart[] {
   const parts: SpanPart[] = []
-  if (reasoning) parts.push({ type: 'reasoning', content: room.take(reasoning) })
-  if (text) parts.push({ type: 'text', content: room.take(text) })
+  if (reasoning) parts.push({ type: 'reasoning', content: budget.take(reasoning) })
+  if (text) parts.push({ type: 'text', content: budget.take(text) })
   for (const { id, function: called } of calls) {
-    if (room.isFull) break
+    if (budget.isFull) break
     const { name } = called
-    parts.push({ type: 'tool_call', id, name, arguments: parse(room.take(called.arguments)) })
+    parts.push({ type: 'tool_call', id, name, arguments: parseIfJson(budget.take(called.arguments)) })
   }
   return parts
 }
 
-/** Converts message content; an image is replaced by a note. */
-function toContentParts(content: unknown, room: TextBudget): SpanPart[] {
-  if (!Array.isArray(content)) return [{ type: 'text', content: room.take(getText(content)) }]
+/** Converts message content; an image in a `data:` URL is replaced by a note. */
+function toContentParts(content: unknown, budget: TextBudget): SpanPart[] {
+  if (!Array.isArray(content)) return [{ type: 'text', content: budget.take(getText(content)) }]
   const parts: SpanPart[] = []
   for (const part of content) {
-    if (room.isFull) break
-    parts.push(toContentPart(part, room))
+    if (budget.isFull) break
+    parts.push(toContentPart(part, budget))
   }
   return parts
 }
 
-function toContentPart(part: unknown, room: TextBudget): SpanPart {
+function toContentPart(part: unknown, budget: TextBudget): SpanPart {
   const { text, image_url: image } = Object(part) as { text?: unknown; image_url?: { url?: unknown } }
-  if (typeof text === 'string') return { type: 'text', content: room.take(text) }
+  if (typeof text === 'string') return { type: 'text', content: budget.take(text) }
   const url = image?.url
-  if (typeof url !== 'string') return { type: 'text', content: room.take(JSON.stringify(part)) }
+  if (typeof url !== 'string') return { type: 'text', content: budget.take(JSON.stringify(part)) }
   return url.startsWith('data:')
-    ? { type: 'text', content: room.take('(an image)') }
-    : { type: 'uri', modality: 'image', uri: room.take(url) }
+    ? { type: 'text', content: budget.take('(an image)') }
+    : { type: 'uri', modality: 'image', uri: budget.take(url) }
 }
 
 function getText(content: unknown): string {
@@ -142,8 +149,8 @@ function getText(content: unknown): string {
   return content.map((part) => (Object(part) as { text?: unknown }).text ?? '').join('\n')
 }
 
-/** Parses JSON text of an object; other text is returned unchanged. */
-function parse(text: string): unknown {
+/** Parses JSON text; text that is not valid JSON is returned unchanged. */
+function parseIfJson(text: string): unknown {
   try {
     return JSON.parse(text)
   } catch {

@@ -1,6 +1,7 @@
 /**
- * Exports spans of requests by OTLP. This file and all OpenTelemetry libraries are loaded only if the environment names
- * an endpoint. Nothing is registered globally, because a program that embeds the proxy may have its own tracing.
+ * Exports the spans of requests over OTLP. This file and all OpenTelemetry libraries are loaded only if the environment
+ * specifies an endpoint. No tracer provider is registered globally, because a program that embeds the proxy may have
+ * its own.
  */
 import { randomUUID } from 'node:crypto'
 import { type ExportResult, ExportResultCode } from '@opentelemetry/core'
@@ -27,7 +28,7 @@ import { type OpenTurns, OtlpRequestSpan, type Tracers } from './request-span.ts
 import { SessionIds } from './session-ids.ts'
 import type { Tracing, TracingTarget } from './tracing.ts'
 
-/** Longest time that a slow or unavailable collector may delay the end of the process. */
+/** The maximum time that a slow or unavailable collector may delay the end of the process. */
 const FLUSH_MS = 3_000
 
 export class OtlpTracing implements Tracing {
@@ -90,7 +91,7 @@ function createResource() {
     .merge(detectResources({ detectors: [envDetector] }))
 }
 
-/** An exporter that logs its failures: once when they begin and once when they end. */
+/** An exporter that logs once when exports begin to fail, and once when they succeed again. */
 class LoggingExporter implements SpanExporter {
   readonly #exporter: SpanExporter
   readonly #endpoint: string
@@ -121,7 +122,7 @@ class LoggingExporter implements SpanExporter {
   #log({ code, error }: ExportResult, spans: number): void {
     const { host } = new URL(this.#endpoint)
     if (code !== ExportResultCode.SUCCESS) {
-      // A collector's response may repeat what it received, including headers that contain a key.
+      // Only the error's name is logged: its message may repeat headers of the request, which may contain a key.
       if (this.#lost === 0)
         logEvent(this.#logger, 'span_export_failed', { host, reason: error?.name ?? 'unknown' })
       this.#lost += spans

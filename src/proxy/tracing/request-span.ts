@@ -30,17 +30,18 @@ import {
 import { buildInputAttributes, buildOutputAttributes } from './content.ts'
 import type { SessionIds } from './session-ids.ts'
 
+/** The tracer and the settings that all request spans share. */
 export interface Tracers {
   readonly tracer: Tracer
   readonly ids: SessionIds
-  /** Longest prompt or completion text of a span, in characters; undefined: spans contain neither. */
+  /** The maximum length of prompt or completion text on a span, in characters; undefined: spans contain no text. */
   readonly contentChars: number | undefined
 }
 
 /** Open turns by turn id. */
 export type OpenTurns = Map<string, OtlpTurnSpan>
 
-/** The only headers of the agent that are read; its `baggage` is not forwarded. */
+/** Reads the trace context from the headers `traceparent` and `tracestate`; an agent's `baggage` is ignored. */
 const propagator = new W3CTraceContextPropagator()
 const headerGetter = {
   get: ({ traceparent, tracestate }: IncomingRequest, key: string) =>
@@ -48,17 +49,18 @@ const headerGetter = {
   keys: () => ['traceparent', 'tracestate'],
 }
 
-/** Properties that all spans of a request share. */
+/** The values that all spans of a request share. */
 interface SpanParts {
   readonly call: IncomingRequest
   readonly tracer: Tracer
   readonly contentChars: number | undefined
-  /** Parent context of the spans of the request's steps. */
+  /** The context with the request's span, the parent of the others. */
   readonly context: Context
-  /** Returns milliseconds since the epoch, from one clock for all spans of a request that is not adjusted meanwhile. */
+  /** Returns milliseconds since the epoch by a monotonic clock, so that the spans of a request are consistent. */
   nowMs(): number
 }
 
+/** The span of an agent's request. */
 export class OtlpRequestSpan implements RequestSpan {
   readonly #parts: SpanParts
   readonly #span: Span
@@ -87,8 +89,8 @@ export class OtlpRequestSpan implements RequestSpan {
     this.#open += 1
     const closed = (outcome: TurnOutcome) => {
       this.#open -= 1
-      // With several choices, the request's span has the attributes of the first choice that ends; each choice has its
-      // own on its engine span.
+      // The request's span has the attributes of the choice that ends last; those of each choice are on its engine
+      // span.
       if (this.#open === 0) this.#span.setAttributes(getTurnAttributes(outcome, index))
       if (outcome.status === 'failed') this.#span.setStatus({ code: SpanStatusCode.ERROR })
       this.#end()
@@ -114,17 +116,20 @@ export class OtlpRequestSpan implements RequestSpan {
     this.#end()
   }
 
-  /** Ends the span. A turn may continue after its agent disconnected, and sets its attributes later. */
+  /**
+   * Ends the span once all turns have closed: a turn may continue, and set attributes, after its agent disconnected.
+   */
   #end(): void {
     if (this.#endedAtMs !== undefined && this.#open === 0) this.#span.end(this.#endedAtMs)
   }
 }
 
+/** The spans of one turn. */
 class OtlpTurnSpan implements TurnSpans {
   readonly #parts: SpanParts
   readonly #begun: TurnStart
   readonly #closed: (outcome: TurnOutcome) => void
-  /** Engine spans, ended with the turn, which knows their outcome. */
+  /** The spans of engine requests, which end with the turn, because their attributes include its outcome. */
   readonly #engineSpans: OtlpEngineSpan[] = []
 
   constructor(parts: SpanParts, begun: TurnStart, closed: (outcome: TurnOutcome) => void) {
@@ -143,7 +148,7 @@ class OtlpTurnSpan implements TurnSpans {
     return span
   }
 
-  /** @returns the span of the commit, started */
+  /** Ends the spans of engine requests, and starts the span of the commit. */
   startCommit(outcome: TurnOutcome): OpenSpan {
     const turn = getTurnAttributes(outcome, this.#begun.index)
     const content = this.#content(outcome)
@@ -162,7 +167,7 @@ class OtlpTurnSpan implements TurnSpans {
   }
 }
 
-/** A step of the proxy itself. */
+/** The span of a step inside the proxy: the queue wait or the commit. */
 class OtlpStepSpan implements OpenSpan {
   readonly #span: Span
   readonly #nowMs: () => number
@@ -178,6 +183,7 @@ class OtlpStepSpan implements OpenSpan {
   }
 }
 
+/** The span of one engine request. */
 class OtlpEngineSpan implements EngineRequestSpan {
   readonly traceparent: string
   readonly #span: Span
@@ -210,7 +216,7 @@ class OtlpEngineSpan implements EngineRequestSpan {
     markFailed(this.#span, thrown)
   }
 
-  /** Ends the engine spans. The last one has the response; those before it failed, each with its own error. */
+  /** Ends the span with the response attributes, or, if the engine request failed, with its own error. */
   close(outcome: TurnOutcome, turn: Attributes, content: Attributes): void {
     const { 'error.type': _ofTurn, ...others } = turn
     if (this.#hasFailed) this.#span.setAttributes(others)

@@ -4,21 +4,22 @@ import { type IdGenerator, RandomIdGenerator } from '@opentelemetry/sdk-trace-ba
 const TRACE_ID_BYTES = 16
 
 /**
- * Returns the trace id of a session. Requests that send no trace context share it, on every node and after a restart.
+ * Returns the trace id of a session, which all its requests without a trace context share. It is derived from the
+ * session id, so that it is the same on every node and after a restart.
  */
 export function getTraceId(sessionId: string): string {
   return createHash('sha256').update(sessionId).digest().subarray(0, TRACE_ID_BYTES).toString('hex')
 }
 
 /**
- * Puts the next root span into its session's trace. Only the generator can set the id of a span; a remote parent that
- * does not exist would be displayed as a missing span.
+ * An id generator that gives root spans the trace id of their session. The generator is the only place where the SDK
+ * lets a trace id be set without a parent; an invented remote parent would be displayed as a missing span.
  */
 export class SessionIds implements IdGenerator {
   readonly #random = new RandomIdGenerator()
   #sessionId: string | undefined
 
-  /** @param make synchronously starts a root span */
+  /** Runs `make`, whose root span receives the trace id of the session. @param make must be synchronous */
   runInTrace<T>(sessionId: string, make: () => T): T {
     this.#sessionId = sessionId
     try {

@@ -26,10 +26,10 @@ t.test('it is off where the standard variables disable it', async (t) => {
 
 t.test('an unsupported setting disables it, with the reason', async (t) => {
   for (const [env, reason] of [
-    [{ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /grpc, and only http\/protobuf is spoken/],
+    [{ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /grpc, and only http\/protobuf is supported/],
     [{ OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: 'http/json' }, /http\/json/],
     [{ OTEL_TRACES_EXPORTER: 'zipkin' }, /zipkin/],
-    [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /is no URL/],
+    [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /is not a URL/],
   ] as const)
     t.match(readTracingSettings({ ...ENDPOINT, ...env }), { on: false, why: reason })
   const { logger, lines } = listingLogger()
