@@ -1,4 +1,4 @@
-/** The Fastify application: one plugin per concern, put together. */
+/** Builds the Fastify application from one plugin per concern. */
 import { randomUUID } from 'node:crypto'
 import Fastify, {
   type FastifyInstance,
@@ -53,31 +53,35 @@ import type { UnauthenticatedConnections } from './transport/unauthenticated-con
 import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
 
-/** The parts that every application needs, whatever its routes. */
+/** The options of every application, whatever its routes. */
 export interface CommonAppOptions {
   logger: Logger
   bodyLimitBytes: number
-  /** The resources that callers may use. */
+  /** The limits on the resources of each caller. */
   limits?: AccountLimits
-  /** Default: none, so that every caller may use every route. */
+  /** The keys of callers. Default: none, so that every caller may use every route. */
   keys?: KeySettings
-  /** Whether the server listens on the loopback interface only. Default: it does not. */
+  /** Whether the server listens on the loopback interface only. Default: false. */
   loopbackOnly?: boolean
   /** Addresses, or blocks of addresses, of proxies whose `X-Forwarded-*` headers are trusted. Default: none. */
   trustedProxies?: readonly string[]
   /** The path that precedes every route: `/llm`. Default: none. */
   basePath?: string
   /**
-   * Forwards requests to the owners of their sessions if the database has several nodes. Default: this node owns all.
+   * Forwards a request to the owner of its session if the database has several nodes. Default: this node owns every
+   * session.
    */
   toOwner?: onRequestAsyncHookHandler | undefined
-  /** Returns the lease of the node that has signed a request, if one has. Default: there are no other nodes. */
+  /**
+   * Returns the lease of the node that signed a request; undefined for other requests. Default: there are no other
+   * nodes.
+   */
   verifyNode?: ((request: FastifyRequest) => number | undefined) | undefined
   /** The routes of the inspector. Default: none. */
   inspector?: FastifyPluginCallback | undefined
-  /** The routes of rollouts, for admins. Default: none. */
+  /** The routes of rollouts, which require an admin key. Default: none. */
   rollouts?: FastifyPluginCallback | undefined
-  /** Default: there is no `/metrics`. */
+  /** The source of `/metrics`. Default: the route does not exist. */
   metrics?: MetricsSource
 }
 
@@ -86,44 +90,44 @@ export interface AppOptions extends CommonAppOptions, AgentRoutesOptions {
   /** Returns the fields of `/health` other than the state of the backend. */
   getHealthFields: () => Record<string, unknown>
   weights: WeightAnnouncement
-  /** The events of sessions and turns. Default: they have no listener. */
+  /** The event bus of sessions and turns. Default: one that only this application uses. */
   activity?: Activity
-  /** Default: no tokenizer is available. */
+  /** Reads the texts of tokens. Default: no tokenizer is available. */
   tokenTexts?: TokenTextReader
   /** The messages of a turn that a response contains by default. Default: all. */
   turnMessages?: 'all' | 'new'
-  /** Takes over, or closes, the socket of a client that connects to `/ws/worker`. */
+  /** Accepts or closes the socket of a client that connects to `/ws/worker`. */
   acceptWorker: WorkerSocketOptions['accept']
   maxWorkerFrameBytes: number
   /** The engines or workers in use. */
   registry: MemberRegistry
   /** The other nodes, if several share the database. Default: this is the only node. */
   nodes?: Nodes | undefined
-  /** The settings that admins change. Default: settings of this proxy alone. */
+  /** The admin controls. Default: controls of this proxy alone. */
   controls?: Controls
 }
 
 export interface App {
   fastify: FastifyInstance
-  /** All routes, and the access that each requires. */
+  /** All routes, with the access that each requires. */
   routes: readonly RouteScope[]
   /** The responses that are not complete yet. */
   openResponses: ReadonlySet<unknown>
 }
 
-/** The listening server, and its unauthenticated connections. */
+/** The factory of the server below Fastify, and the server's unauthenticated connections. */
 export interface AppSockets {
   serverFactory: FastifyServerFactory
   unauthenticated: UnauthenticatedConnections
 }
 
-/** The parts by which routes identify callers and connections. */
+/** The parts that identify callers and connections. */
 interface AppGuards {
   keyring: Keyring
   unauthenticated: UnauthenticatedConnections
 }
 
-/** Builds the application with all routes of a proxy, not listening yet. */
+/** Builds the application with all routes of a proxy. It does not listen yet. */
 export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App> {
   const { sessions, runner, nodes } = options
   const isDraining = () => runner.isDraining
@@ -134,8 +138,9 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
 }
 
 /**
- * Builds an application with these routes below its base path, not listening yet. @throws Error for a route without a
- * scope
+ * Builds an application that does not listen yet.
+ * @param add registers the routes, below the base path
+ * @throws Error for a route without a scope
  */
 export async function buildAppWith(
   options: CommonAppOptions,
@@ -150,13 +155,13 @@ export async function buildAppWith(
     bodyLimit: options.bodyLimitBytes,
     trustProxy: trustedProxies.length > 0 && [...trustedProxies],
     forceCloseConnections: 'idle',
-    // The id is sent with errors so that they can be found in the log: unlike a counter it does not repeat after a
-    // restart.
+    // Clients receive the id with an error, by which it can be found in the log. Fastify's counter would repeat ids
+    // after a restart.
     genReqId: () => randomUUID(),
-    // An overlong session id deserves an error that explains it, not a 404; and each byte may be a `%2F`.
+    // An overlong session id must receive an error that explains it, not a 404. Percent-encoding triples each byte.
     routerOptions: { maxParamLength: 4 * MAX_SESSION_ID_BYTES },
     rewriteUrl: ({ method = '', url = '' }) => routable(method, toOriginForm(url)),
-    // A tool's JSON schema may have a property of any name; bodies are never merged into other objects.
+    // A tool's JSON schema may have properties of any name, such as `__proto__`. Bodies are never merged into objects.
     onProtoPoisoning: 'ignore',
     onConstructorPoisoning: 'ignore',
     // Errors that precede routing: a URL that cannot be decoded, or a segment that is too long.
@@ -268,12 +273,13 @@ async function addRoutes(
   await app.register<AgentRoutesOptions>(withScope('agent', agentRoutes), options)
 }
 
-/** Returns the set of responses that are not complete yet, which stays up to date. */
+/** Returns a live set of the responses that are not complete yet. */
 function watchResponses(fastify: FastifyInstance): ReadonlySet<unknown> {
   const open = new Set<unknown>()
   fastify.addHook('onRequest', (_request, { raw }, done) => {
     open.add(raw)
-    // Each concern of a request listens once for its end; that is not the leak of which Node would warn.
+    // More parts of the proxy listen for the end of a response than Node's default limit, above which it warns of a
+    // leak.
     raw.setMaxListeners(MAX_LISTENERS)
     raw.on('close', () => open.delete(raw))
     done()
@@ -283,7 +289,7 @@ function watchResponses(fastify: FastifyInstance): ReadonlySet<unknown> {
 
 const MAX_LISTENERS = 32
 
-/** Lets the client finish an oversized body: Fastify would close the connection while the client still sends. */
+/** Lets the client send its oversized body to the end: Fastify would close the connection while it still sends. */
 const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {
   if (reply.statusCode === ERROR_CATALOGUE.body_too_large.status) {
     reply.removeHeader('connection')
@@ -295,7 +301,7 @@ const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {
 /** The paths that an OpenAI client requests if its base URL lacks the `/v1`. */
 const WITHOUT_V1 = /\/(chat\/completions|completions|responses)$/
 
-/** Requests for routes that do not exist, and a hint for each. */
+/** Hints for requests to routes that do not exist. */
 const HINTS = [
   { path: WITHOUT_V1, hint: ': the base URL of an OpenAI client ends in /{session_id}/v1' },
   {
@@ -305,7 +311,7 @@ const HINTS = [
   },
 ]
 
-/** Returns a hook that logs each request that changed stored data or the proxy with an admin's or a run's key. */
+/** Returns a hook that logs each successful request that an admin route accepted, except reads. */
 function createAuditHook(logger: Logger): onResponseHookHandler {
   return ({ method, routeOptions, params, caller, ip, createdSessionId }, { statusCode: status }, done) => {
     const { scope } = routeOptions.config
@@ -319,7 +325,7 @@ function createAuditHook(logger: Logger): onResponseHookHandler {
   }
 }
 
-/** Sends an error of a request without a route; the path shows whether an agent sent it, and in which dialect. */
+/** Sends the error of a request that has no route, in the dialect that its path indicates. */
 function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: FastifyReply): void {
   void reply.code(error.status).headers({ ...buildErrorHeaders(error), 'x-request-id': id })
   if (url.includes('/v1beta/')) void reply.send(buildGoogleError(error))

@@ -1,4 +1,4 @@
-/** The HTTP server: the application on its sockets. */
+/** Starts the HTTP server: opens the sockets on which the application listens. */
 import { Server as HttpsServer } from 'node:https'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
 import type { FastifyServerFactory } from 'fastify'
@@ -20,24 +20,24 @@ export interface ListenOptions extends CommonAppOptions {
   port: number
   /** Absent: plain HTTP. */
   certificateFiles?: CertificateFiles
-  /** The interval at which the files are read. Default: 10 s. */
+  /** The interval at which the certificate files are polled. Default: 10 s. */
   certificateIntervalMs?: number
 }
 
 export interface ServerOptions extends AppOptions, Omit<ListenOptions, keyof CommonAppOptions> {}
 
 export interface HttpServer {
-  /** The URL that it listens at, with the actual port and the base path. */
+  /** The URL at which it listens, with the actual port and the base path. */
   readonly url: string
-  /** All routes, and the access that each requires. */
+  /** All routes, with the access that each requires. */
   readonly routes: readonly RouteScope[]
   /** Completes the responses in progress, then closes. */
   close(): Promise<void>
 }
 
 /**
- * Starts the server of a proxy. @throws ProxyError `config_invalid` for a certificate; the operating system's error if
- * it cannot listen
+ * Starts the server of a proxy.
+ * @throws ProxyError `config_invalid` for an invalid certificate; the operating system's error if it cannot listen
  */
 export function listen(options: ServerOptions): Promise<HttpServer> {
   return listenWith(options, (sockets) => buildApp(options, sockets))
@@ -61,7 +61,7 @@ export async function listenWith(
   const app = await build({ serverFactory, unauthenticated })
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
-  // A port that another proxy has reserved is in use, and listening without sharing it fails with that error.
+  // If another proxy has reserved the port, this one does not share it, so that listening fails with EADDRINUSE.
   const reserved = SHARES_PORTS && port !== 0 ? await reservePort(port) : undefined
   const shared = SHARES_PORTS && (port === 0 || reserved !== undefined)
   try {
@@ -88,12 +88,13 @@ export async function listenWith(
   }
 }
 
-interface Renewal extends Pick<ListenOptions, 'logger' | 'certificateIntervalMs'> {
+/** The certificate in use, and where to read a new one. */
+interface RenewalOptions extends Pick<ListenOptions, 'logger' | 'certificateIntervalMs'> {
   certificateFiles: CertificateFiles
   certificate: Certificate
 }
 
-function renewCertificate({ fastify }: App, servers: readonly object[], options: Renewal): void {
+function renewCertificate({ fastify }: App, servers: readonly object[], options: RenewalOptions): void {
   const { certificateFiles: files, certificate: current, certificateIntervalMs: intervalMs, logger } = options
   const stop = watchCertificate({
     files,
@@ -107,10 +108,10 @@ function renewCertificate({ fastify }: App, servers: readonly object[], options:
   fastify.addHook('onClose', async () => stop())
 }
 
-/** The time limit of responses in progress when the server closes. */
+/** The time that responses in progress have to complete when the server closes. */
 const CLOSE_MS = 5_000
 
-/** Idle connections do not delay closing, only responses in progress do. */
+/** Closes the server. Responses in progress delay this by at most {@link CLOSE_MS}; idle connections do not. */
 async function closeServer(
   { fastify, openResponses }: App,
   handles: readonly Server[],
@@ -125,25 +126,23 @@ async function closeServer(
   await Promise.all([fastify.close(), closeHandles(handles)]).finally(() => clearInterval(poll))
 }
 
-/** Accepting many connections per iteration of the event loop, because agents are new processes that start together. */
-
 /**
- * A listening handle accepts one connection per iteration of the event loop (libuv, `uv__server_io`), and iterations
- * are long under load: of 200 agents that start at once the last would wait for 200 iterations. This number of handles
- * on the port accepts 16 per iteration.
+ * The number of listening handles on the port. Each accepts one connection per iteration of the event loop (libuv,
+ * `uv__server_io`), and iterations are long under load: if 200 agents start together, the last would wait for 200
+ * iterations; with 16 handles it waits for 13.
  */
 const HANDLES = 16
 
-/** Lets several handles share one port; the kernel distributes the connections. Only Linux distributes them evenly. */
+/** Lets several handles share one port. The kernel distributes the connections, evenly only on Linux. */
 const SHARED_PORT = { reusePort: true } as const
 
-/** Whether handles share a port on this platform. */
+/** Whether several handles listen on the port. */
 const SHARES_PORTS = process.platform === 'linux'
 
 /**
- * Reserves a port for this process. A port that handles share could be shared with a second proxy as well, and each
- * would get half of the requests. An abstract socket name, which exists as long as the process, prevents this.
- * @returns undefined if it is already reserved, or cannot be: the port must not be shared then
+ * Reserves a port for this process by listening on an abstract socket name, which disappears with the process.
+ * Otherwise a second proxy could also share the port, and would receive half of the requests.
+ * @returns undefined if the port is reserved already, or cannot be reserved; it must not be shared then
  */
 async function reservePort(port: number): Promise<Server | undefined> {
   // Any user of the machine may connect to this name; such a connection must not occupy a file descriptor.
@@ -151,25 +150,25 @@ async function reservePort(port: number): Promise<Server | undefined> {
   return await waitUntilListening(name, { path: `\0llm-proxy/port/${port}` }).catch(() => undefined)
 }
 
-/** Opens further handles on this server's address, whose connections it serves. @returns the handles */
+/** Opens further handles on the server's address, which pass their connections to the server. @returns the handles */
 async function addHandles(server: Server): Promise<Server[]> {
   const address = server.address()
   if (address === null || typeof address === 'string') return []
   const { address: host, port } = address
-  const handOver = (socket: Socket) => {
-    // Errors of a request are emitted by the server of its socket.
+  const passToServer = (socket: Socket) => {
+    // Node emits the errors of a request on the server of its socket.
     Object.assign(socket, { server })
     server.emit('connection', socket)
   }
-  // The options of Node's HTTP servers.
+  // The socket options that Node's HTTP servers use.
   const options = { allowHalfOpen: true, noDelay: true }
-  const handles = Array.from({ length: HANDLES - 1 }, () => createServer(options, handOver))
+  const handles = Array.from({ length: HANDLES - 1 }, () => createServer(options, passToServer))
   return await Promise.all(
     handles.map((handle) => waitUntilListening(handle, { host, port, ...SHARED_PORT })),
   )
 }
 
-/** Resolves once the handles accept nothing more and the connections that they accepted are closed. */
+/** Stops the handles. Resolves once all connections that they accepted are closed. */
 async function closeHandles(handles: readonly Server[]): Promise<void> {
   await Promise.all(handles.map((handle) => new Promise((resolve) => handle.close(resolve))))
 }

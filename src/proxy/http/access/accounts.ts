@@ -1,7 +1,7 @@
 /**
- * The resources that each caller uses: connections, requests, bodies in transit, and memory of received bodies. They
- * are charged to the caller's account and released when the response or the connection closes. A limit rejects only the
- * account that reached it, or the account that uses the most of a shared limit.
+ * Quotas per caller: connections, requests in flight, bodies in transit, and memory of received bodies. Resources are
+ * charged to the caller's account and released when the response or the connection closes. At a limit, requests are
+ * rejected only of the account that reached it, or of the account that uses the most of a shared resource.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -12,40 +12,44 @@ import { hasBody } from '../transport/discard-body.ts'
 import { runOnClose } from '../transport/on-close.ts'
 import { getKeys } from './keyring.ts'
 
+/** The limits per caller and in total. */
 export interface AccountLimits {
   /**
-   * The limit per agent's key; at least twice the limit on requests, so that there is always an idle connection to
-   * close. Default: 256.
+   * The maximum number of connections per agent key. It is raised to twice the limit on completions, so that there is
+   * always an idle connection to close. Default: 256.
    */
   connections?: number
   /**
-   * The limit on requests in flight per agent's key; each completion that a request asks for counts (`n`). Default:
-   * 128.
+   * The maximum number of requests in flight per agent key; a request for several completions (`n`) counts several
+   * times. Default: 128.
    */
   completions?: number
-  /** The memory that the bodies of all requests in flight may take together. Default: half of the heap's maximum. */
+  /** The memory that the bodies of all requests in flight may occupy. Default: half of the maximum heap size. */
   memoryBytes?: number
   /**
-   * The limit on the received bytes of all bodies in transit; at least twice the limit on one body. Default: 256 MiB.
+   * The maximum number of received bytes of all bodies in transit. It is raised to twice the limit on one body.
+   * Default: 256 MiB.
    */
   arrivingBytes?: number
 }
 
-/** The share of the memory that the requests of one agent's key may take. */
+/** The share of `memoryBytes` that the requests of one agent key may occupy. */
 const SHARE_OF_ONE_AGENT = 0.25
 
 const AGENT_COMPLETIONS = 128
 const AGENT_CONNECTIONS = 256
 const ARRIVING_BYTES = 256 * 1024 * 1024
 
+/** The resources in use by one caller. */
 interface Account {
   readonly name: string
-  /** Whether the limits per agent's key apply. */
+  /** Whether the limits per agent key apply. */
   readonly isAgent: boolean
-  /** The requests in flight. An account without requests, bodies and connections is removed. */
+  /** The number of requests in flight. An account without requests, connections and bodies is removed. */
   requests: number
-  /** The requests in flight per connection of an agent. The connection of the latest request is the last one. */
+  /** The number of requests in flight by connection of an agent, in the order of their latest requests. */
   readonly connections: Map<Socket, number>
+  /** The number of completions that the requests in flight ask for. */
   completions: number
   memoryBytes: number
   arrivingBytes: number
@@ -53,7 +57,7 @@ interface Account {
   readonly arriving: Map<IncomingMessage, number>
 }
 
-/** The share of one request in its caller's account, until its response is closed. */
+/** The resources that one request has charged to its caller's account; released when its response is closed. */
 export class AccountUsage {
   readonly #accounts: Accounts
   readonly #account: Account
@@ -77,7 +81,7 @@ export class AccountUsage {
     return this.#account.name
   }
 
-  /** Counts more requests. @throws ProxyError `too_many_calls`; none of them is counted then */
+  /** Charges further completions of the request. @throws ProxyError `too_many_calls`; none is charged then */
   addCompletions(count: number): void {
     if (this.#isClosed || count === 0) return
     const { completions } = this.#accounts.limits
@@ -89,8 +93,8 @@ export class AccountUsage {
   }
 
   /**
-   * Sets the memory that the body takes, which grows once the body has been parsed.
-   * @throws ProxyError `too_many_calls`, `queue_full`; the previous figure stays counted
+   * Sets the memory that the body occupies, which grows once the body has been parsed.
+   * @throws ProxyError `too_many_calls`, `queue_full`; the previous figure stays charged then
    */
   setMemory(bytes: number): void {
     if (this.#isClosed) return
@@ -110,8 +114,8 @@ export class AccountUsage {
   }
 
   /**
-   * Counts a body that is about to be read. A rejected body emits `error`, or is destroyed if it has no listener for
-   * it. A body over the limit on one body is rejected elsewhere and no longer counted here.
+   * Charges the bytes of a body as they arrive. If the body is rejected, `request` emits `error`, or is destroyed if it
+   * has no listener for it. A body above the limit on one body is rejected elsewhere and no longer charged.
    */
   watch(request: IncomingMessage): void {
     this.#accounts.watch(this.#account, request)
@@ -126,17 +130,18 @@ export class AccountUsage {
   }
 }
 
+/** The accounts of all callers, and the sums that the shared limits restrict. */
 export class Accounts {
   readonly limits: Required<AccountLimits>
   readonly #bodyLimitBytes: number
   readonly #accounts = new Map<string, Account>()
-  /** The account of the agent that last used each connection. */
+  /** The account that last used each connection of an agent. */
   readonly #owners = new Map<Socket, Account>()
-  /** The sum over all callers. */
+  /** The memory of the bodies of all callers. */
   memoryBytes = 0
   #arrivingBytes = 0
 
-  /** @param bodyLimitBytes the limit on one body */
+  /** @param bodyLimitBytes the maximum size of one body */
   constructor(bodyLimitBytes: number, limits: AccountLimits = {}) {
     const {
       completions = AGENT_COMPLETIONS,
@@ -157,7 +162,7 @@ export class Accounts {
     return this.#accounts.size
   }
 
-  /** Charges a request to its account. If an agent's key has too many connections, an idle one is closed. */
+  /** Charges a request to an account. If an agent key has too many connections, an idle one is closed. */
   charge(
     name: string,
     isAgent: boolean,
@@ -171,7 +176,7 @@ export class Accounts {
     return new AccountUsage(this, account, response)
   }
 
-  /** A connection counts for the agent that used it last: balancers use one connection for many agents. */
+  /** Charges the connection to the agent that used it last: load balancers use one connection for many agents. */
   #connect(account: Account, socket: Socket, response: ServerResponse): void {
     const owner = this.#owners.get(socket)
     if (owner !== account) this.#disconnect(socket)
@@ -221,7 +226,7 @@ export class Accounts {
     const [request, bytes] = findLargest(most.arriving, ([, bytes]) => bytes)
     this.#arrived(most, request)
     const message = `Too many bytes of request bodies are in transit, most of them from this caller: this body has ${bytes} bytes so far`
-    // A body that came with a GET, or after the request was rejected, has no reader.
+    // The body of a GET, or of a request that was rejected, has no reader.
     if (request.listenerCount('error') === 0) request.destroy()
     else request.emit('error', new ProxyError('queue_full', message, { retryAfterS: 1 }))
   }
@@ -241,8 +246,8 @@ export class Accounts {
 }
 
 /**
- * Returns the account of a request: the session of an agent's key, else the session of the path, else the client's
- * address, on an open proxy together with its key, because agents may name their session by it.
+ * Returns the name of the account to charge: the session of the agent key, else the session in the path, else the
+ * client's address. On an open proxy the key is added to the address, because an agent may send its session id as key.
  */
 export function getAccountName({ caller, params, headers, ip }: FastifyRequest): string {
   if (caller.is === 'agent') return `agent ${caller.sessionId}`
@@ -266,7 +271,7 @@ function closeFirstIdle(connections: Map<Socket, number>): void {
   }
 }
 
-/** @param items at least one */
+/** Returns the largest item. @param items at least one */
 function findLargest<Item>(items: Iterable<Item>, getSize: (item: Item) => number): Item {
   return [...items].reduce((most, each) => (getSize(each) > getSize(most) ? each : most))
 }

@@ -1,17 +1,17 @@
 /**
- * Keys of agents. An agent's key names its session and proves it with an HMAC, so the proxy stores nothing about it:
- * the key is the same after a restart, and any holder of the secret can compute it. The form is part of the API
- * (`docs/security.md`):
+ * Creates and verifies the keys of agents and runs. An agent key contains its session id and an HMAC that proves it, so
+ * the proxy stores no keys: a key stays valid after a restart, and any holder of the secret can compute it. The format
+ * is part of the API (`docs/security.md`):
  *
  *     lp-{session_id}-{base64url(HMAC-SHA256(secret, "llm-proxy agent key 1\n" + session_id))}
  *
- * Such a key is valid for every session of its name, including a session that is created again. A key that is valid
- * only for one session contains a tag, eight random bytes that are stored with the session, before as much of the HMAC
- * as fits:
+ * Such a key is valid for every session with this id, including one that is deleted and created again. A key for one
+ * session only contains a tag, eight random bytes that are stored with the session, followed by the first 24 bytes of
+ * the HMAC:
  *
  *     lp-{session_id}-{base64url(tag + HMAC-SHA256(secret, "llm-proxy agent key 2\n" + tag + session_id)[0..24])}
  *
- * The key of a run is for the trainer of this run, and names all its sessions, `runs/{run}/{name}`:
+ * A run key is for the trainer of a run, and is valid for all sessions of the run, `runs/{run}/{name}`:
  *
  *     lr-{run}-{base64url(HMAC-SHA256(secret, "llm-proxy run key 1\n" + run))}
  *
@@ -21,19 +21,21 @@ import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
 import { decodeSessionId, encodeSessionId } from '../../session/state/session-id.ts'
 
 const PREFIX = 'lp-'
-/** A proof is 32 bytes in base64url, without padding. Load balancers use the same pattern (`deploy/balancers`). */
+/**
+ * Matches an agent key; the proof is 32 bytes in base64url without padding. `deploy/balancers` has the same pattern.
+ */
 const AGENT_KEY = /^lp-(.+)-([A-Za-z0-9_-]{43})$/
 
 const TAG_BYTES = 8
 
 const RUN_KEY = /^lr-(.+)-([A-Za-z0-9_-]{43})$/
 
-/** The session that a key names. */
+/** The session that an agent key identifies. */
 interface AgentKeyOwner {
   readonly sessionId: string
   /**
-   * The tag of the only session for which the key is valid, in base64url; null: it is valid for every session of this
-   * name.
+   * The tag of the only session for which the key is valid, in base64url; null: the key is valid for every session with
+   * this id.
    */
   readonly tag: string | null
 }
@@ -43,18 +45,18 @@ export function createKeyTag(): string {
   return randomBytes(TAG_BYTES).toString('base64url')
 }
 
-/** @param tag the session's tag, for a key that ends with the session */
+/** Creates an agent key. @param tag the session's tag, for a key that is valid for this session only */
 export function createAgentKey(secret: string, sessionId: string, tag: string | null = null): string {
   const proof = tag === null ? computeProof(secret, sessionId) : computeTaggedProof(secret, sessionId, tag)
   return `${PREFIX}${encodeSessionId(sessionId)}-${proof}`
 }
 
-/** @returns the session of a key that is valid by any of the secrets; undefined for an invalid key */
+/** Verifies an agent key with each of the secrets. @returns undefined for an invalid key */
 export function verifyAgentKey(secrets: readonly string[], key: string): AgentKeyOwner | undefined {
   const parts = parseAgentKey(key)
   const sessionId = parts && decodeSessionId(parts.encodedId)
   if (parts === undefined || sessionId === undefined) return undefined
-  // Compared as text: decoding ignores bits of the last character of base64url, so four keys would be equal.
+  // Proofs are compared as text: decoding base64url ignores bits of the last character, so four texts would be equal.
   const proof = Buffer.from(parts.proof)
   // All secrets are compared, so that the duration does not reveal which one matched.
   const matches = (made: (secret: string) => string) =>
@@ -65,12 +67,12 @@ export function verifyAgentKey(secrets: readonly string[], key: string): AgentKe
   return isPlain || isTagged ? { sessionId, tag: isTagged ? tag : null } : undefined
 }
 
-/** Returns the key for the trainer of a run. */
+/** Creates the key for the trainer of a run. */
 export function createRunKey(secret: string, run: string): string {
   return `lr-${encodeSessionId(run)}-${computeRunProof(secret, run)}`
 }
 
-/** @returns the run of a key that is valid by any of the secrets; undefined for an invalid key */
+/** Verifies a run key with each of the secrets. @returns the run; undefined for an invalid key */
 export function verifyRunKey(secrets: readonly string[], key: string): string | undefined {
   const [, encoded = '', proof = ''] = RUN_KEY.exec(key) ?? []
   const run = decodeSessionId(encoded)
@@ -91,7 +93,7 @@ function parseAgentKey(key: string): { encodedId: string; proof: string } | unde
   return encodedId === undefined || proof === undefined ? undefined : { encodedId, proof }
 }
 
-/** The label prevents that a proof is valid for anything else that is signed with the secret. */
+/** Computes the proof of a key without a tag. The label keeps it distinct from all other HMACs with the same secret. */
 function computeProof(secret: string, sessionId: string): string {
   return createHmac('sha256', secret).update(`llm-proxy agent key 1\n${sessionId}`).digest('base64url')
 }

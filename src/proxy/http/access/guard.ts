@@ -1,6 +1,6 @@
 /**
- * Access control of the HTTP server. Every route has a scope, or the server does not start; every request is checked
- * against it when its headers have arrived, before a byte of its body is read.
+ * Access control of the HTTP server. The server does not start unless every route has a scope. Each request is checked
+ * against the scope of its route when its headers have arrived, before its body is read.
  */
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
@@ -28,19 +28,19 @@ declare module 'fastify' {
   }
   interface FastifyContextConfig {
     scope?: Scope
-    /** Whether the route accepts a run's key and restricts itself to the sessions of this run. */
+    /** Whether the route accepts a run key, and itself restricts its effect to the sessions of this run. */
     knowsRuns?: boolean
   }
   interface FastifyRequest {
     caller: Caller
     /** The id of the session that the request created, for the audit log; the URL does not contain it. */
     createdSessionId?: string
-    /** The share of the request in its caller's account. */
+    /** The resources that the request has charged to its caller's account. */
     charge: AccountUsage
   }
 }
 
-/** One method of one path, and the access that it requires. */
+/** One method of a path, with the access that it requires. */
 export interface RouteScope {
   method: string
   path: string
@@ -48,7 +48,7 @@ export interface RouteScope {
   knowsRuns: boolean
 }
 
-/** Returns the plugin with this scope for all its routes. */
+/** Wraps a plugin so that all its routes have this scope. */
 export function withScope<Options extends FastifyPluginOptions>(
   scope: Scope,
   plugin: FastifyPluginCallback<Options> | FastifyPluginAsync<Options>,
@@ -59,7 +59,7 @@ export function withScope<Options extends FastifyPluginOptions>(
   }
 }
 
-/** Callers that have authenticated. Workers authenticate with their `hello`. */
+/** The callers that a key or a signature has authenticated. Workers authenticate with their `hello`. */
 const AUTHENTICATED_CALLERS: ReadonlySet<Caller['is']> = new Set([
   'admin',
   'run',
@@ -76,17 +76,21 @@ interface GuardOptions {
   logger: Logger
   /** Whether the server listens on the loopback interface only, where web pages in a local browser can reach it. */
   loopbackOnly: boolean
-  /** Returns the lease of the node that has signed the request, if one has. Default: there are no other nodes. */
+  /**
+   * Returns the lease of the node that signed a request; undefined for other requests. Default: there are no other
+   * nodes.
+   */
   verifyNode?: ((request: FastifyRequest) => number | undefined) | undefined
 }
 
 /**
- * An unauthenticated client may send a prompt of this size by mistake, and must be able to read why it was rejected.
+ * The limits for the body of a rejected request: a client that sends a prompt without a valid key must be able to read
+ * the error.
  */
 export const REJECTED_BODY: DiscardLimits = { bytes: 256 * 1024, ms: 2_000 }
 
 /**
- * Registers the access check for everything that is registered after it.
+ * Registers the access check, for all routes that are registered later.
  * @returns the routes, complete when the server is ready
  */
 export function guardRoutes(app: FastifyInstance, options: GuardOptions): readonly RouteScope[] {
@@ -102,16 +106,16 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
     const caller: Caller = lease === undefined ? keyring.identify(request.headers) : { is: 'node', lease }
     request.caller = caller
     request.charge = accounts.charge(getAccountName(request), caller.is === 'agent', request.raw, reply.raw)
-    const refusal = checkRequest(request, options)
-    if (refusal) {
-      if (request.caller.is === 'stranger') rejections.add(refusal, request.ip)
+    const rejection = checkRequest(request, options)
+    if (rejection) {
+      if (request.caller.is === 'stranger') rejections.add(rejection, request.ip)
       discardBody(request.raw, REJECTED_BODY)
     } else if (AUTHENTICATED_CALLERS.has(request.caller.is)) {
       unauthenticated.markAuthenticated(request.raw.socket)
     }
-    done(refusal)
+    done(rejection)
   })
-  // Without keys, a complete request suffices as authentication; a worker authenticates with its `hello`.
+  // On a proxy without keys, a complete request counts as authentication; a worker authenticates with its `hello`.
   app.addHook('preHandler', ({ caller, raw }, _reply, done) => {
     if (caller.is === 'anyone' && !requestsUpgrade(raw)) unauthenticated.markAuthenticated(raw.socket)
     done()
@@ -120,7 +124,7 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
   return routes
 }
 
-/** Assigns each route its scope. @throws Error for a route without one */
+/** Assigns each route the scope of its plugin. @throws Error for a route without a scope */
 function collectScopes(app: FastifyInstance): readonly RouteScope[] {
   const routes: RouteScope[] = []
   app.decorate('scope', undefined)
@@ -140,14 +144,19 @@ function collectScopes(app: FastifyInstance): readonly RouteScope[] {
 function checkRequest(request: FastifyRequest, options: GuardOptions): ProxyError | undefined {
   const { caller, params, routeOptions } = request
   const { scope, knowsRuns } = routeOptions.config
-  const refusal = checkPage(request, scope, options)
-  if (refusal) return refusal
+  const rejection = checkPage(request, scope, options)
+  if (rejection) return rejection
   if (scope !== undefined)
     return checkScope(scope, caller, { sessionId: (params as { sessionId?: string }).sessionId, knowsRuns })
-  // There is no such route. An unauthenticated caller gets 401 instead: for a 404 its body would have to be read.
+  // The route does not exist. An unauthenticated caller receives 401, because a 404 would require reading its body.
   return caller.is === 'stranger' ? createUnauthorizedError('a key', caller.hasKey) : undefined
 }
 
+/**
+ * Rejects requests that a web page sends through a user's browser: the browser reports the origin of the page in
+ * `Origin`, and a page whose own name resolves to this address sends that name in `Host` ("DNS rebinding"). A page has
+ * no key, so the check is only needed on a proxy without keys, and for the worker socket, which no page may open.
+ */
 function checkPage(
   request: FastifyRequest,
   scope: Scope | undefined,
@@ -158,33 +167,33 @@ function checkPage(
 }
 
 /**
- * Node has detached the parser from a socket that asked for an upgrade: after another response nothing would read it.
+ * Closes the connection of an upgrade request after an ordinary response: Node has detached the HTTP parser from the
+ * socket, so that no further request could be read.
  */
 const endAnsweredUpgrade: onResponseHookHandler = ({ raw }, _reply, done) => {
   if (requestsUpgrade(raw)) raw.socket.destroySoon()
   done()
 }
 
-/** Node sets `upgrade`; its types lack the property. */
+/** Returns whether a request asks for an upgrade. Node sets this property, which its types lack. */
 function requestsUpgrade(raw: IncomingMessage & { upgrade?: boolean }): boolean {
   return raw.upgrade === true
 }
 
 /**
- * Protection from web pages that reach the proxy through the browser of a user. A browser reports the page of a request
- * (`Origin`), and a page that has its own name resolve to this address sends that name (`Host`, "DNS rebinding"). A
- * page cannot send a key that it does not have, so the check is for proxies without keys, and for the worker socket,
- * which is for no page at all.
+ * Rejects a request from a web page of another origin. Reverse proxies in front must preserve `Host`, or be trusted.
+ * @returns the error; undefined: the request is accepted
  */
-
-/** @returns why the request is rejected. Reverse proxies in front must preserve `Host`, or be trusted */
 function checkOrigin({ headers, host }: FastifyRequest): ProxyError | undefined {
   const { origin } = headers
   if (origin === undefined || parseHost(origin) === host.toLowerCase()) return undefined
   return new ProxyError('forbidden', 'This request comes from a web page of another origin')
 }
 
-/** @returns why the request is rejected: `Host` is a name that another party may own */
+/**
+ * Rejects a request whose `Host` is a name that another party may own (DNS rebinding).
+ * @returns the error; undefined: the request is accepted
+ */
 function checkHost({ hostname }: FastifyRequest): ProxyError | undefined {
   if (isIP(hostname.replace(/^\[|\]$/g, '')) || !isPublicName(hostname.toLowerCase())) return undefined
   const message = `'${hostname}' is not a name of this proxy, which listens on the loopback interface only: use its address, or give it keys`
@@ -192,21 +201,23 @@ function checkHost({ hostname }: FastifyRequest): ProxyError | undefined {
 }
 
 /**
- * Returns whether anyone could register a name: names without a dot and those under reserved suffixes are not public.
+ * Returns whether a name can be registered in public DNS. Names without a dot and names with a reserved suffix cannot.
  */
 function isPublicName(name: string): boolean {
   return name.includes('.') && !/\.(localhost|internal|local|test|home\.arpa)\.?$/.test(name)
 }
 
-/** `null`, which sandboxed pages send, has no host. */
+/** Returns the host of an `Origin` header; undefined for `null`, which sandboxed pages send. */
 function parseHost(origin: string): string | undefined {
   return URL.parse(origin)?.host
 }
 
-/** The interval per log line: unauthenticated callers must not fill the disk. */
+/** The minimum interval between log lines, so that unauthenticated callers cannot fill the disk. */
 const LOG_INTERVAL_MS = 1_000
 
-/** Logs rejected unauthenticated requests: the first at once, then their number since the last line. */
+/**
+ * Logs rejected unauthenticated requests, at most one line per interval, with the number of rejections since the last.
+ */
 class RejectionLog {
   readonly #logger: Logger
   #rejectedSince = 0
@@ -216,7 +227,7 @@ class RejectionLog {
     this.#logger = logger
   }
 
-  /** @param address the address of the caller, or of the client of a trusted proxy */
+  /** Counts a rejection. @param address the address of the caller, or of the client of a trusted proxy */
   add({ code, status, message }: ProxyError, address: string): void {
     this.#rejectedSince += 1
     const nowMs = performance.now()

@@ -1,12 +1,15 @@
-/** The keys that the proxy accepts, and the caller that each one identifies. */
+/** Identifies callers by the keys that the proxy accepts. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { createAgentKey, createRunKey, verifyAgentKey, verifyRunKey } from './agent-key.ts'
 import type { Caller } from './scopes.ts'
 
-/** All keys of a kind are valid, so that one can be replaced without a gap; new keys are made with the first secret. */
+/**
+ * The configured keys. All keys of a list are valid at the same time, so that a key can be rotated without
+ * interruption. New agent and run keys are created with the first secret.
+ */
 export interface KeySettings {
-  /** If all lists are empty, the proxy is open to everyone. */
+  /** If all lists of this interface are empty, the proxy is open to every caller. */
   adminKeys: readonly string[]
   workerKeys: readonly string[]
   agentKeySecrets: readonly string[]
@@ -22,12 +25,14 @@ export const NO_KEYS: KeySettings = {
   metricsKeys: [],
 }
 
+/** The scopes of keys that are configured as text. */
 type KeyScope = 'admin' | 'worker' | 'view' | 'metrics'
 
+/** The keys that a proxy accepts. */
 export class Keyring {
   /** Whether every caller may use every route. */
   readonly isOpen: boolean
-  /** The digests of the keys, by the scope that they grant. */
+  /** The digests of the keys by the scope that they grant. */
   readonly #digests: readonly (readonly [is: KeyScope, digests: readonly Buffer[]])[]
   readonly #agentKeySecrets: readonly string[]
 
@@ -39,23 +44,24 @@ export class Keyring {
   }
 
   /**
-   * Returns the key of the agent of a session; undefined if agents have no keys. @param tag the session's, if it has
-   * one
+   * Returns the agent key of a session; undefined if agents have no keys.
+   * @param tag the session's tag, if it has one
    */
   getAgentKey(sessionId: string, tag: string | null = null): string | undefined {
     const [secret] = this.#agentKeySecrets
     return secret === undefined ? undefined : createAgentKey(secret, sessionId, tag)
   }
 
-  /** Returns the key for the trainer of a run; undefined without a secret to make it with. */
+  /** Returns the key for the trainer of a run; undefined if no secret is configured. */
   getRunKey(run: string): string | undefined {
     const [secret] = this.#agentKeySecrets
     return secret === undefined ? undefined : createRunKey(secret, run)
   }
 
+  /** Returns the caller that the first valid key of a request identifies. */
   identify(headers: IncomingHttpHeaders): Caller {
     if (this.isOpen) return { is: 'anyone' }
-    // Clients that are configured with one key may also send another one from their environment.
+    // A client may send a configured key together with another one from its environment.
     const keys = getKeys(headers)
     for (const key of keys) {
       const caller = this.#findOwner(key)
@@ -79,7 +85,7 @@ export class Keyring {
 
 /**
  * Returns the keys of a request: `x-api-key` (Anthropic's SDKs), `x-goog-api-key` (Google's), a bearer token (OpenAI's
- * and most others), or the password of basic authentication, which a client sends that accepts only a URL
+ * and most others), or the password of basic authentication, for clients that are configured with a URL only
  * (`ws://:key@proxy`).
  */
 export function getKeys(headers: IncomingHttpHeaders): string[] {
@@ -96,7 +102,7 @@ function parsePassword(credentials: string): string {
   return text.slice(text.indexOf(':') + 1)
 }
 
-/** Digests have equal lengths, so comparing them takes constant time. */
+/** Returns the digest of a key. Digests have equal lengths, so that comparing them takes constant time. */
 function digest(key: string): Buffer {
   return createHash('sha256').update(key).digest()
 }

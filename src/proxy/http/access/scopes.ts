@@ -1,39 +1,39 @@
-/** Authorization: the scopes of routes, the callers that keys identify, and the decision between them. */
+/** Authorization: decides which callers may use the routes of each scope. */
 import { ProxyError } from '../../../base/errors.ts'
 import { parseRun } from '../../session/state/session-id.ts'
 
 /**
  * The access that a route requires. `open`: none. `admin`, `worker`: a key of this scope. `view`: a key that may read
- * stored data and change nothing. `metrics`: a key for counters. `agent`: the key of the session that the request
- * belongs to. `node`: the signature of another node of the database, also on a proxy without keys.
+ * stored data. `metrics`: a key that may read metrics. `agent`: the key of the session that the request belongs to.
+ * `node`: the signature of another node of the database, even on a proxy without keys.
  */
 export type Scope = 'open' | 'admin' | 'worker' | 'agent' | 'view' | 'metrics' | 'node'
 
+/** The sender of a request, as its key or signature identifies it. */
 export type Caller =
   /** The proxy has no keys: every caller may use every route. */
   | { is: 'anyone' }
   | { is: 'admin' }
   | { is: 'worker' }
-  /** May read everything, and write nothing. */
+  /** May read stored data and metrics, but change nothing. */
   | { is: 'view' }
-  /** May read figures that identify no session. */
+  /** May read metrics, which identify no session. */
   | { is: 'metrics' }
-  /** Has the key of this session; with a tag, of the one session of this name that has this tag in the store. */
+  /** Has the key of a session; with a tag, only of the session with this id that has this tag in the store. */
   | { is: 'agent'; sessionId: string; keyTag: string | null }
-  /** The trainer of a run: may do with the run's sessions whatever an admin may, and nothing else. */
+  /** The trainer of a run, who has the rights of an admin on the sessions of the run, and no others. */
   | { is: 'run'; run: string }
   /** Another node of the database, identified by its lease, on a route for nodes. */
   | { is: 'node'; lease: number }
-  /** Has no key, or an unknown one. */
+  /** Has no key, or only unknown ones. */
   | { is: 'stranger'; hasKey: boolean }
 
 /**
- * Decides whether a caller may use a route. An admin may make an agent's requests: `POST /sessions/{id}` returns the
- * agent's key anyway. It may not connect as a worker, which sees the prompts of all sessions and responds for the
- * model.
- * @param place the session of the path, if the path names one; and whether the route restricts itself to one run for a
- *   run's key
- * @returns why the caller may not use a route of this scope; undefined if it may
+ * Decides whether a caller may use a route. An admin may send an agent's requests, because `POST /sessions/{id}`
+ * returns the agent key anyway, but may not connect as a worker, which receives the prompts of all sessions and
+ * responds for the model.
+ * @param route the session in the path, if there is one, and whether the route itself restricts a run key to its run
+ * @returns the error for a caller without access; undefined: the caller has access
  */
 export function checkScope(
   scope: Scope,
@@ -65,7 +65,7 @@ export function checkScope(
   }
 }
 
-/** Routes for nodes are closed to every client, whatever its key. */
+/** Rejects every caller that is not a node of the database, whatever its key. */
 function checkNode(caller: Caller): ProxyError | undefined {
   if (caller.is === 'node') return undefined
   const isStranger = caller.is === 'stranger' || caller.is === 'anyone'
@@ -85,9 +85,9 @@ function checkForeignRun(run: string, sessionId: string): ProxyError | undefined
 }
 
 /**
- * Returns the run that a route for runs is restricted to: the caller's, or the requested one.
+ * Returns the run to which a request is restricted: the run of the caller's key, or else the requested one.
  * @param requested the run in the request; undefined: none
- * @throws ProxyError `forbidden`
+ * @throws ProxyError `forbidden` if the key belongs to another run than the requested one
  */
 export function getRequestedRun(caller: Caller, requested?: string): string | undefined {
   if (caller.is !== 'run' || requested === caller.run) return requested
@@ -96,11 +96,12 @@ export function getRequestedRun(caller: Caller, requested?: string): string | un
 }
 
 /**
- * Checks a session on a route for runs. @throws ProxyError `forbidden` for a session of another run than the caller's
+ * Checks that a session belongs to the run of the caller's key, if it is a run key.
+ * @throws ProxyError `forbidden`
  */
 export function rejectForeignRun(caller: Caller, sessionId: string): void {
-  const refusal = caller.is === 'run' ? checkForeignRun(caller.run, sessionId) : undefined
-  if (refusal) throw refusal
+  const rejection = caller.is === 'run' ? checkForeignRun(caller.run, sessionId) : undefined
+  if (rejection) throw rejection
 }
 
 function checkAgent(scope: Scope, ownSession: string, sessionId = ownSession): ProxyError | undefined {
@@ -118,7 +119,11 @@ const KEY_NAMES: Record<Exclude<Scope, 'open' | 'node'>, string> = {
   agent: "its session's key (agent_key of POST /sessions)",
 }
 
-/** @param needs the access that the request lacks: `an admin key` @param hasKey whether it came with another key */
+/**
+ * Creates the error for a request without a valid key.
+ * @param needs the key that the request requires: `an admin key`
+ * @param hasKey whether the request had another key
+ */
 export function createUnauthorizedError(needs: string, hasKey: boolean): ProxyError {
   const message = hasKey
     ? `The key is not valid: this request needs ${needs}`

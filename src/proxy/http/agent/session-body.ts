@@ -14,23 +14,23 @@ import {
 import { detachBuffer } from '../../../protocol/json/detach-buffer.ts'
 import type { SessionReference } from '../../session/state/live-sessions.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
-import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
+import { keepAnyBodyAsBytes, readBody } from '../transport/json-body.ts'
 import { runOnClose } from '../transport/on-close.ts'
 import { TimeSlices } from '../transport/time-slices.ts'
 import { getNamedSession } from './request-session.ts'
 
-/** A body that was parsed with the cache of its session's earlier ones. */
+/** The body of an agent's request, parsed with the cache of the session's earlier bodies. */
 interface SessionBody {
   readonly read: BodyContent
-  /** The parse results of the parts of earlier bodies. */
+  /** The cache of the parsed parts of earlier bodies. */
   readonly memo: PartMemo
-  /** The session, until the response is complete; undefined: the request names none. */
+  /** The session, acquired until the response is complete; undefined: the request identifies none. */
   readonly session: SessionReference | undefined
-  /** Schedules each further CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */
+  /** Schedules a further CPU-heavy step. @returns undefined if it may run now, else a promise that resolves when */
   waitForSlice(): Promise<void> | undefined
 }
 
-/** Chunks of longer bodies are left to garbage collection, because they are rare. */
+/** The maximum length of a body whose chunks are detached. Longer bodies are rare and left to garbage collection. */
 const MAX_DETACHED = 4 * 1024 * 1024
 
 const startImmediately = () => undefined
@@ -41,42 +41,42 @@ const NO_BODY: SessionBody = {
   waitForSlice: startImmediately,
 }
 
-/** Requests with shorter bodies take negligible time. */
+/** The minimum length of a body that is scheduled; parsing a shorter one takes negligible time. */
 const LARGE_BYTES = 16 * 1024
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** Whether bodies have canonical messages, which are sent to engines unchanged. */
+    /** Whether the messages of the body are canonical, so that their bytes can be sent to engines unchanged. */
     forwardsMessages?: boolean
   }
   interface FastifyRequest {
-    /** The parsed body; null: the request has none. */
+    /** The parsed body; null: not parsed, or the request has none. */
     sessionBody: SessionBody | null
-    /** The chunks of the body from the socket, to be detached; null: none are. */
+    /** The chunks in which the body was received, to be detached; null: they are not detached. */
     bodyChunks: Buffer[] | null
   }
 }
 
-/** Returns the body of a request in its handler. */
+/** Returns the parsed body of a request. It is available in handlers. */
 export function getSessionBody({ sessionBody }: FastifyRequest): SessionBody {
   return sessionBody ?? NO_BODY
 }
 
 /**
- * Parses each body once its session is known. The session's cache is kept until the response is complete. The body's
- * memory is charged to its caller, before and after parsing.
+ * Makes the agent routes parse each body with the cache of its session, which is acquired until the response is
+ * complete. The memory of the body is charged to its caller, before and after parsing.
  */
 export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): void {
-  takeAnyBodyAsBytes(app)
+  keepAnyBodyAsBytes(app)
   app.decorateRequest('sessionBody', null)
   app.decorateRequest('bodyChunks', null)
-  app.addHook('preParsing', keepChunks)
+  app.addHook('preParsing', collectChunks)
   app.addHook('preHandler', createBodyReader(sessions))
 }
 
-const keepChunks: preParsingHookHandler = (request, _reply, payload, done) => {
+const collectChunks: preParsingHookHandler = (request, _reply, payload, done) => {
   const { headers, routeOptions } = request
-  // A body that exceeds the limit is not kept.
+  // The chunks of a body that is too long, or whose length is unknown, are left to garbage collection.
   if (Number(headers['content-length']) <= Math.min(MAX_DETACHED, routeOptions.bodyLimit ?? 0)) {
     const chunks: Buffer[] = []
     request.bodyChunks = chunks
@@ -113,7 +113,7 @@ function createBodyReader(sessions: Sessions): preHandlerAsyncHookHandler {
       session,
       waitForSlice: isLarge ? () => slices.waitForNext(account) : startImmediately,
     }
-    // The body has been parsed, and the request may take minutes.
+    // The bytes are no longer needed, and the request may take minutes.
     request.body = undefined
     detachBuffer(body)
     detachChunks(request)
@@ -121,7 +121,7 @@ function createBodyReader(sessions: Sessions): preHandlerAsyncHookHandler {
   }
 }
 
-/** Detaches the chunks, of which the body is a copy. */
+/** Frees the memory of the chunks immediately; the body is a copy of them. */
 function detachChunks(request: FastifyRequest): void {
   for (const chunk of request.bodyChunks ?? []) detachBuffer(chunk)
   request.bodyChunks = null
@@ -139,25 +139,28 @@ export function acquireSession(
 }
 
 /**
- * The number of new nodes of a heavy request, which brings thousands of new messages. A caller begins one heavy request
- * at a time: it blocks the event loop, and then the store's writer, for tenths of a second, so that requests of others
- * run between two of them, not after twenty. Normal agents are not affected, because repeated messages do not count.
+ * The number of new JSON nodes from which a request is heavy, which corresponds to thousands of new messages. It blocks
+ * the event loop, and then the writer thread of the store, for tenths of a second. Therefore a caller may begin only
+ * one at a time, so that the requests of other callers run between them. Normal agents are not affected, because
+ * messages that repeat earlier ones do not count.
  */
 const HEAVY_NODES = 10_000
 
 /**
- * The time after which a heavy request has been read and recorded and waits for its engine, so that the next may begin.
+ * The time after which the next heavy request may begin: by then the request has been read and recorded, and waits for
+ * its engine.
  */
 const HEAVY_MS = 1_000
 
-/** Lets each caller begin one heavy request at a time. */
+/** A limiter that lets each caller begin one heavy request at a time. */
 class HeavyRequestLimiter {
   /** The callers whose heavy request has begun, with the functions that resume their waiting requests. */
   readonly #waiting = new Map<string, (() => void)[]>()
 
   /**
-   * Returns when a body may be read. It must be called right before reading, and again after the wait. @returns
-   * undefined: it may be read now
+   * Waits until the heavy request of a caller that has begun no longer blocks the next body. It must be called again
+   * after the wait, immediately before the body is read.
+   * @returns undefined if the body may be read now
    */
   wait(caller: string): Promise<void> | undefined {
     const waiting = this.#waiting.get(caller)
@@ -165,8 +168,8 @@ class HeavyRequestLimiter {
   }
 
   /**
-   * Marks a request as heavy if its body brought many new nodes.
-   * @param newNodes the number of new nodes
+   * Counts a request as heavy if its body contains many new nodes.
+   * @param newNodes the number of JSON nodes that are not in the session's cache
    */
   addHeavy(caller: string, newNodes: number, response: ServerResponse): void {
     if (newNodes < HEAVY_NODES || this.#waiting.has(caller)) return

@@ -1,4 +1,4 @@
-/** Queries to the other nodes of the database about state that no table stores: open turns and events. */
+/** Queries the other nodes of the database for state that only their memory contains: open turns and events. */
 import { createInterface } from 'node:readline'
 import { json } from 'node:stream/consumers'
 import type { FastifyRequest } from 'fastify'
@@ -10,6 +10,7 @@ import { type Forwarder, getHops } from './forwarder.ts'
 const POLL_MS = 1_000
 const TIMEOUT_MS = 2_000
 
+/** A client for queries to the other nodes. */
 export class OtherNodes {
   readonly #shared: NodeCoordination
   readonly #forwarder: Forwarder
@@ -20,13 +21,12 @@ export class OtherNodes {
   }
 
   /**
-   * Adds the lines of the other nodes until the client leaves. A request from another node receives the lines of this
-   * node alone.
+   * Adds the lines that the other nodes stream, until the client disconnects. Adds none to a request from another node.
    */
   follow(request: FastifyRequest, lines: NdjsonReply): void {
     if (getHops(request) > 0) return
     const left = new AbortController()
-    lines.runWhenLeft(() => left.abort())
+    lines.runWhenClosed(() => left.abort())
     const followed = new Set<number>()
     const copyNew = () => {
       for (const other of this.#others) {
@@ -39,7 +39,7 @@ export class OtherNodes {
     lines.runEvery(POLL_MS, copyNew)
   }
 
-  /** Returns the JSON responses of the other nodes. Nodes that fail or reject the request are left out. */
+  /** Returns the JSON responses of the other nodes, except nodes that fail or reject the request. */
   async ask<T>(request: FastifyRequest): Promise<T[]> {
     if (getHops(request) > 0) return []
     const responses = await Promise.all(
@@ -61,7 +61,7 @@ export class OtherNodes {
     return statusCode === 200 ? (value as T) : undefined
   }
 
-  /** Never rejects. */
+  /** Copies the lines of one node. Never rejects. */
   async #copy(
     request: FastifyRequest,
     { id, url }: { id: number; url: string },

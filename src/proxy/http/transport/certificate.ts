@@ -1,6 +1,6 @@
 /**
- * The server's certificate: read at start, and again when its files change, because certificates are renewed while the
- * server runs.
+ * Reads the server's certificate at the start, and again when its files change, because certificates are renewed while
+ * the server runs.
  */
 import { X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
@@ -10,19 +10,22 @@ import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 
 export interface CertificateFiles {
-  /** PEM, with the intermediate certificates. */
+  /** The path of a PEM file with the certificate and the intermediate certificates. */
   certPath: string
-  /** PEM. */
+  /** The path of a PEM file with the private key. */
   keyPath: string
 }
 
-/** A certificate and its key, both as PEM text. */
+/** A certificate and its private key as PEM text. */
 export interface Certificate {
   cert: string
   key: string
 }
 
-/** @throws ProxyError `config_invalid`: a file is missing or is not PEM, or certificate and key do not match */
+/**
+ * Reads and validates a certificate and its key.
+ * @throws ProxyError `config_invalid` if a file is missing or is not PEM, or if certificate and key do not match
+ */
 export function readCertificate({ certPath, keyPath }: CertificateFiles): Certificate {
   try {
     const certificate = { cert: readFileSync(certPath, 'utf8'), key: readFileSync(keyPath, 'utf8') }
@@ -51,9 +54,8 @@ interface CertificateWatchOptions {
 const INTERVAL_MS = 10_000
 
 /**
- * Polls the files: they are small, and neither events nor modification times of files reliably report that a mounted
- * secret was replaced. The two files are not replaced at once; a pair that does not match is ignored until the next
- * poll.
+ * Polls the files. They are small, and neither file events nor modification times reliably report that a mounted secret
+ * was replaced. The two files are not replaced atomically; a pair that does not match is skipped until the next poll.
  * @returns a function that stops the polling
  */
 export function watchCertificate({

@@ -1,7 +1,8 @@
-/** Responses to errors that precede the request: Node's parser rejects the headers, or they do not arrive in time. */
+/** Responds to errors that precede the request: Node's parser rejects the headers, or they do not arrive in time. */
 import { STATUS_CODES } from 'node:http'
 import type { Socket } from 'node:net'
 
+/** The status and the content of an error response. */
 interface ConnectionError {
   status: number
   code: string
@@ -27,11 +28,11 @@ const MALFORMED: ConnectionError = {
 }
 
 /**
- * Writes an error and closes the connection. The path, and so the dialect, is unknown: the body has the members that
- * the clients of all dialects read (OpenAI's and Google's `error`, Anthropic's `type` beside it).
+ * Writes an error and closes the connection. The path, and therefore the dialect, is unknown, so the body has the
+ * members that the clients of all dialects read: OpenAI's and Google's `error`, and Anthropic's `type` beside it.
  */
 export function rejectConnection({ code }: NodeJS.ErrnoException, socket: Socket): void {
-  // Node has destroyed the socket after a reset.
+  // After a reset, Node has destroyed the socket already.
   if (code === 'ECONNRESET' || socket.destroyed) return
   const { status, code: error, message } = BY_CODE[code ?? ''] ?? MALFORMED
   const body = JSON.stringify({

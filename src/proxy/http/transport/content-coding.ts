@@ -1,11 +1,11 @@
-/** Content codings of request bodies (RFC 9110, section 8.4). Codex and other clients compress their requests. */
+/** Decodes the content codings of request bodies (RFC 9110, section 8.4). Codex and other clients compress requests. */
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate, type ZlibOptions, zstdDecompress } from 'node:zlib'
 import { ProxyError } from '../../../base/errors.ts'
 
 type Decode = (body: Buffer, options: ZlibOptions) => Promise<Buffer>
 
-/** zlib's functions run on libuv's threads, not on the event loop. */
+/** The decoders by coding. They run on libuv's threads, not on the event loop. */
 const DECODERS: Readonly<Record<string, Decode>> = {
   gzip: promisify<Buffer, ZlibOptions, Buffer>(gunzip),
   'x-gzip': promisify<Buffer, ZlibOptions, Buffer>(gunzip),
@@ -14,19 +14,21 @@ const DECODERS: Readonly<Record<string, Decode>> = {
   zstd: promisify(zstdDecompress) as Decode,
 }
 
-/** A request names one coding, seldom two. More of them would only multiply the work. */
+/** The maximum number of codings. Clients apply one, seldom two; each further one multiplies the work. */
 const MAX_CODINGS = 2
 
 /**
- * Conversations that repeat themselves compress well, up to some 50 times. A body above this ratio is one that was made to
- * be large; below the free size the ratio does not matter.
+ * The maximum ratio of a decoded body above {@link FREE_BYTES} to its compressed size. Conversations, which repeat
+ * themselves, compress up to about 50 times; a body with a higher ratio was made to exhaust memory.
  */
 const MAX_RATIO = 200
+/** The size up to which a decoded body may have any ratio. */
 const FREE_BYTES = 1024 ** 2
 
 /**
- * Returns the decoded body.
- * @param limitBytes the most that the decoded body may have
+ * Decodes a body.
+ * @param encoding the `Content-Encoding` header
+ * @param limitBytes the maximum size of the decoded body
  * @throws ProxyError `unsupported` (415) for an unknown coding, `body_too_large`, `invalid_request` for malformed data
  */
 export async function decodeBody(

@@ -1,20 +1,20 @@
 import type { IncomingMessage } from 'node:http'
 
-/** Limits on reading the rest of a body that is not used. */
+/** Limits on reading the rest of a body that is discarded. */
 export interface DiscardLimits {
   bytes: number
-  /** The time after which the connection is closed, whether or not the body has ended. */
+  /** The time after which the connection is closed if the body has not ended. */
   ms: number
 }
 
-/** The limits for the rest of a body that is too large: its client reads the response after it has sent this. */
+/** The limits for the rest of an oversized body, whose client may read the response only after it has sent the body. */
 export const OVERSIZED_BODY: DiscardLimits = { bytes: 256 * 1024 * 1024, ms: 30_000 }
 
 /**
  * Reads and discards a body. Many clients read a response only after they have sent their body: closing the connection
- * earlier would show them a broken connection instead of the error. After `bytes` reading pauses, and a body that has
- * not ended after `ms` ends with its connection. A body that has been read is left alone: its connection may already
- * serve the next request.
+ * earlier would show them a broken connection instead of the error. Reading pauses after `bytes`; after `ms` the
+ * connection is closed if the body has not ended. Does nothing if the body has been read, because the connection may
+ * already serve the next request.
  */
 export function discardBody(request: IncomingMessage, { bytes, ms }: DiscardLimits): void {
   if (!hasBody(request) || request.readableEnded || request.destroyed) return
@@ -28,6 +28,7 @@ export function discardBody(request: IncomingMessage, { bytes, ms }: DiscardLimi
   request.once('close', () => clearTimeout(timer))
 }
 
+/** Returns whether a request has a body, according to its headers. */
 export function hasBody({ headers }: IncomingMessage): boolean {
   return headers['content-length'] !== undefined || headers['transfer-encoding'] !== undefined
 }

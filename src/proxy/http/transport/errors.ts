@@ -1,12 +1,12 @@
-/** Error handling that all routes share, whatever the error's form on the wire. */
+/** Converts and logs errors, for all routes; each dialect formats the body of an error itself. */
 import type { FastifyRequest } from 'fastify'
 import { type ErrorCode, ProxyError, toProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 
 /**
- * Converts Fastify's own errors (a body over the limit, a broken content-length), and clients that leave before their
- * request is complete, into a {@link ProxyError}.
+ * Converts any error into a {@link ProxyError}, including Fastify's own (such as a body over the limit or an invalid
+ * Content-Length) and the disconnect of a client before its request is complete.
  */
 export function toRequestError(thrown: unknown): ProxyError {
   if (thrown instanceof ProxyError || !(thrown instanceof Error)) return toProxyError(thrown)
@@ -19,22 +19,24 @@ export function toRequestError(thrown: unknown): ProxyError {
   return new ProxyError(own, thrown.message, { status, cause: thrown })
 }
 
-/** The log lines per interval for failed requests of an agent with a key; further lines would add no information. */
+/** The maximum number of log lines per interval for failed requests of one agent; more would add no information. */
 const LINES_PER_INTERVAL = 10
 const LOG_INTERVAL_MS = 10_000
 
+/** The failures of one session within one interval. */
 interface FailureBurst {
   endsAtMs: number
   failures: number
 }
 
-/**
- * The failures by logger, because each server has its own, and by session of an agent with failures in this interval.
- */
+/** The current intervals by session id, and by logger, because each server has its own logger. */
 const failureBursts = new WeakMap<Logger, Map<string, FailureBurst>>()
 
-/** @returns the number of failures omitted before this one, to be logged with it; undefined: omit this one, too */
-function countOmitted(logger: Logger, sessionId: string): number | undefined {
+/**
+ * Counts a failure of a session.
+ * @returns the number of failures whose lines were omitted before, to be logged with this one; undefined: omit this one
+ */
+function countFailure(logger: Logger, sessionId: string): number | undefined {
   const of = failureBursts.get(logger) ?? new Map<string, FailureBurst>()
   failureBursts.set(logger, of)
   const nowMs = performance.now()
@@ -49,23 +51,23 @@ function countOmitted(logger: Logger, sessionId: string): number | undefined {
 }
 
 /**
- * Logs one line for a failed request: the error, never the content. Unauthenticated requests have a separate log, and
- * an agent with a key cannot fill the disk with log lines.
+ * Logs a failed request: the error, never the content. Unauthenticated requests are logged elsewhere. The lines of one
+ * agent are limited, so that it cannot fill the disk.
  */
 export function logFailure(logger: Logger, request: FastifyRequest, error: ProxyError): void {
   const { caller } = request
   if (caller?.is === 'stranger') return
-  const missing = caller?.is === 'agent' ? countOmitted(logger, caller.sessionId) : 0
-  if (missing === undefined) return
+  const omitted = caller?.is === 'agent' ? countFailure(logger, caller.sessionId) : 0
+  if (omitted === undefined) return
   const { sessionId } = request.params as { sessionId?: string }
   const { code, status, cause, logMessage } = error
   logEvent(logger, 'request_failed', {
     ...{ code, status, request_id: request.id, session_id: sessionId, reason: logMessage, err: cause },
-    left_out: missing || undefined,
+    left_out: omitted || undefined,
   })
 }
 
-/** Errors for which a retry cannot help; the OpenAI and Anthropic SDKs would otherwise retry every 409 and 5xx. */
+/** Errors that a retry cannot resolve. By default, the OpenAI and Anthropic SDKs retry every 409 and 5xx. */
 const FINAL: ReadonlySet<ErrorCode> = new Set([
   'session_ended',
   'limit_reached',
@@ -75,8 +77,8 @@ const FINAL: ReadonlySet<ErrorCode> = new Set([
 ])
 
 /**
- * Default delays of retries in seconds: an unavailable part (an engine, a worker, the disk) rarely recovers within the
- * second or two after which the SDKs would give up.
+ * Default delays of retries in seconds. An unavailable engine, worker or disk rarely recovers within the second or two
+ * after which the SDKs would stop retrying.
  */
 const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   engine_unreachable: 5,
@@ -87,14 +89,14 @@ const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
 }
 
 /**
- * The maximum delay that is reported, equal to the longest ejection of an engine: an agent that waits longer for a quota
- * blocks its rollout.
+ * The maximum delay that is reported, equal to the longest ejection of an engine: an agent that waits longer for a
+ * quota blocks its rollout.
  */
 const MAX_RETRY_AFTER_S = 300
 
-/** Returns the headers of an error, which the SDKs' retry loops use or HTTP requires. */
+/** Returns the headers of an error response that HTTP requires or the retry loops of SDKs read. */
 export function buildErrorHeaders(error: ProxyError): Record<string, string> {
-  // 501: not implemented, now or later.
+  // An unimplemented feature (501) stays unimplemented.
   if (FINAL.has(error.code) || error.status === 501) return { 'x-should-retry': 'false' }
   if (error.status === 401) return { 'www-authenticate': 'Bearer realm="llm-proxy"' }
   const retryAfterS = error.retryAfterS ?? RETRY_AFTER_S[error.code]

@@ -6,7 +6,7 @@ interface StreamHead {
   cacheControl?: string
 }
 
-/** Takes a reply over from Fastify and sends its head, with status 200. The caller writes the body. */
+/** Takes a reply over from Fastify and sends its headers with status 200. The caller writes the body. */
 export function hijack(reply: FastifyReply, { contentType, cacheControl = 'no-cache' }: StreamHead): void {
   reply.hijack()
   const { raw } = reply

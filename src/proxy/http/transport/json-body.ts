@@ -11,39 +11,39 @@ import { isNestedTooDeeply, type JsonWeight, MAX_NESTING } from '../../../protoc
 import { decodeBody } from './content-coding.ts'
 
 /**
- * Python writes numbers that JSON does not have; the field's name is then more useful than the parser's message. Each
- * part is bounded, because any client may have written the text.
+ * Matches a number that Python's `json` writes but JSON does not allow, after the name of its field, which tells the
+ * client more than the parser's message. Each part is bounded, because the text is untrusted.
  */
 const NOT_FINITE = /"([^"\\]{1,200})"\s{0,20}:\s{0,20}(NaN|-?Infinity)/
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** The approximate memory of the request's body, in bytes; 0 for none. */
+    /** The approximate memory that the request's body occupies, in bytes; 0 if there is none. */
     bodyMemoryBytes: number
   }
 }
 
 /**
- * Limits on the work that one body causes: parsing and checking it takes at most 0.2 s. A conversation of 2,000 turns
- * with 200 tools has some 30,000 nodes, the longest prompt of token ids a million commas.
+ * Limits on the values of one body, so that parsing and validating it takes at most 0.2 s. A conversation of 2,000
+ * turns with 200 tools has about 30,000 nodes, and the longest prompt of token ids has a million commas.
  */
 export const BODY_VALUES = { nodes: 100_000, commas: 2_000_000, members: 10_000 } as const
 
-/** The heap memory of a value beyond its text. */
+/** The approximate heap memory of a value beyond its text, in bytes. */
 const NODE_BYTES = 64
 const ELEMENT_BYTES = 8
 
-/** Parses bodies as JSON whatever their content type; an empty body is absent. */
+/** Makes an application parse bodies as JSON, whatever their content type; an empty body becomes undefined. */
 export function readAnyBodyAsJson(app: FastifyInstance): void {
-  takeAnyBody(app, (request, body) => readBody(request, body, new RequestReader()).value)
+  acceptAnyBody(app, (request, body) => readBody(request, body, new RequestReader()).value)
 }
 
-/** Leaves bodies as bytes, whatever their content type, until their session is known. */
-export function takeAnyBodyAsBytes(app: FastifyInstance): void {
-  takeAnyBody(app, (_request, body) => body)
+/** Makes an application keep bodies as bytes, whatever their content type, until their session is known. */
+export function keepAnyBodyAsBytes(app: FastifyInstance): void {
+  acceptAnyBody(app, (_request, body) => body)
 }
 
-function takeAnyBody(app: FastifyInstance, read: (request: FastifyRequest, body: Buffer) => unknown): void {
+function acceptAnyBody(app: FastifyInstance, read: (request: FastifyRequest, body: Buffer) => unknown): void {
   app.removeAllContentTypeParsers()
   app.decorateRequest('bodyMemoryBytes', 0)
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
@@ -56,8 +56,8 @@ function takeAnyBody(app: FastifyInstance, read: (request: FastifyRequest, body:
 }
 
 /**
- * Parses a body as JSON; an empty body is absent. Sets the request's `bodyMemoryBytes`.
- * @param reader of the session that the body belongs to
+ * Parses a body as JSON; an empty body becomes undefined. Sets the request's `bodyMemoryBytes`.
+ * @param reader the cache of the session that the body belongs to
  * @throws ProxyError `invalid_json`, `invalid_request`, `body_too_large`
  */
 export function readBody(
@@ -66,7 +66,7 @@ export function readBody(
   reader: RequestReader,
   responseOptions: RequestReaderOptions = {},
 ): BodyContent {
-  // Decoding would replace the invalid bytes, so a different text would be sampled from and recorded.
+  // Decoding would replace invalid bytes, so that the engine and the record would receive a different text.
   if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
   const admit: WeightCheck = (weight) => {
     rejectTooMany(weight)
@@ -104,7 +104,7 @@ function createInvalidJsonError(text: string, { message }: Error): ProxyError {
   if (param !== undefined) {
     return new ProxyError('invalid_request', `'${param}' must be a finite number, not ${value}`, { param })
   }
-  // The parser quotes the text around the fault, and errors are logged: prompts must not be.
+  // The quotation of the faulty text is removed, because errors are logged and prompts must not be.
   const reason = message.replace(/, (\.\.\.)?".*/s, '')
   return new ProxyError('invalid_json', `The request body is not valid JSON: ${reason}`)
 }

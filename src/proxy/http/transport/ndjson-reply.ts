@@ -4,27 +4,27 @@ import { runOnClose } from './on-close.ts'
 
 export const NDJSON = 'application/x-ndjson'
 
-/** The unread bytes of a client after which it is disconnected. */
+/** The number of unread bytes above which a client is disconnected. */
 const MAX_UNREAD_BYTES = 1024 * 1024
 
-/** A response of lines, each written at once; a client that leaves too much of it unread is disconnected. */
+/** A response of JSON lines, each written immediately. A client that does not read them is disconnected. */
 export class NdjsonReply {
   readonly #reply: FastifyReply
 
-  /** Takes the reply over from Fastify and writes its head. */
+  /** Takes the reply over from Fastify and sends its headers. */
   constructor(reply: FastifyReply) {
     this.#reply = reply
     hijack(reply, { contentType: NDJSON, cacheControl: 'no-store' })
-    // The client takes the head for the whole response, and sends its next request over the connection.
+    // The response to HEAD is complete for the client, which may send its next request over the connection.
     if (reply.request.method === 'HEAD') reply.raw.end()
   }
 
-  /** Sends an event, with the time. */
+  /** Sends an event with the current time in `at`, in seconds since the epoch. */
   send(event: object): void {
     this.sendLine(JSON.stringify({ ...event, at: Date.now() / 1000 }))
   }
 
-  /** Sends JSON without a line break. */
+  /** Sends one line. @param line JSON text without a line break */
   sendLine(line: string): void {
     const { raw } = this.#reply
     if (raw.destroyed || raw.writableEnded) return
@@ -36,14 +36,14 @@ export class NdjsonReply {
     this.#reply.raw.end()
   }
 
-  /** Runs `look` repeatedly until the client has left. */
-  runEvery(ms: number, look: () => void): void {
-    const timer = setInterval(look, ms)
-    this.runWhenLeft(() => clearInterval(timer))
+  /** Runs `task` at an interval until the response is closed. */
+  runEvery(ms: number, task: () => void): void {
+    const timer = setInterval(task, ms)
+    this.runWhenClosed(() => clearInterval(timer))
   }
 
-  /** Runs `stop` when the client has left. */
-  runWhenLeft(stop: () => void): void {
+  /** Runs `stop` when the response is closed, usually by the client. */
+  runWhenClosed(stop: () => void): void {
     runOnClose(this.#reply.raw, stop)
   }
 }

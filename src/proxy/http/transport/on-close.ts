@@ -2,22 +2,22 @@ import type { ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 
-/** Runs `run` when a response is complete or its connection has closed: at once if that has already happened. */
+/** Calls `run` when a response is complete or its connection has closed; immediately if that has happened. */
 export function runOnClose(response: ServerResponse, run: () => void): void {
   if (response.closed) run()
-  // `close` is emitted once: `once` would wrap and remove each of a request's listeners.
+  // `close` is emitted only once. `once` would wrap each listener needlessly.
   else response.on('close', run)
 }
 
 /**
- * Returns a signal that aborts when the client's connection closes before the response was sent. Its reason is
- * `agent_gone`, or the error with which the proxy closed the connection.
+ * Returns a signal that aborts when the client's connection closes before the response was sent. Its reason is a
+ * ProxyError `agent_gone`, or the error with which the proxy closed the connection.
  */
 export function createDisconnectSignal(reply: FastifyReply): AbortSignal {
   return createDisconnectController(reply).signal
 }
 
-/** Returns a controller with the same signal, for callers that may also cancel the request. */
+/** Returns the controller of a {@link createDisconnectSignal}, for callers that may also cancel the request. */
 export function createDisconnectController({ raw }: FastifyReply): AbortController {
   const controller = new AbortController()
   runOnClose(raw, () => {

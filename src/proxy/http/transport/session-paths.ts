@@ -1,24 +1,26 @@
 /**
- * Session ids with slashes, such as `harbor/hello-world:0`, in paths where clients did not encode the slashes. The
- * router expects one segment for an id, so the slashes of the id become `%2F` before routing. Everything after that,
- * above all the access check, sees the same id.
+ * Rewrites paths whose session id contains unencoded slashes, such as `harbor/hello-world:0`. The router expects an id
+ * in one segment, so the slashes of the id become `%2F` before routing, and all later steps, including the access
+ * check, read the same id.
  *
- * The routes determine where an id ends: the longest tail of a route that the path also has is not part of the id. A
- * session of the name `a/complete` requires its slash to be sent as `%2F`.
+ * The routes determine where an id ends. If the path ends in the segments that follow the id in a route, such as
+ * `complete`, these are not part of the id; the route with the most such segments has precedence. The slash of the id
+ * `a/complete` must therefore be sent as `%2F`.
  */
 import { RESERVED_SEGMENTS } from '../../session/state/session-id.ts'
 
-/** Parameters that contain a session's id; a trace's id begins with it. */
+/** Route parameters that contain a session id; a trace id begins with one. */
 const ID_PARAMS: ReadonlySet<string> = new Set([':sessionId', ':traceId'])
 
+/** The segments of a route around its session id. */
 interface PathTemplate {
   /** The segments before the id. */
   readonly before: readonly string[]
-  /** The segments after it; `:name` matches any segment, `*` at the end any number of segments. */
+  /** The segments after the id: `:name` matches any segment, `*` at the end any number of segments. */
   readonly after: readonly string[]
 }
 
-/** Returns a function that converts a request's URL into the form that the router expects. */
+/** Returns a function that rewrites the URL of a request into the form that the router expects. */
 export function createSessionPaths(routes: readonly { method: string; path: string }[]) {
   const templates = new Map<string, PathTemplate[]>()
   for (const { method, path } of routes) {
@@ -48,8 +50,8 @@ export function createSessionPaths(routes: readonly { method: string; path: stri
 }
 
 /**
- * Removes a repeated `/v1`: Anthropic's SDKs append it to the base URL, and with a base URL that already ends in it,
- * which all others need, `v1` would become a part of the session's id.
+ * Removes a repeated `/v1`. Anthropic's SDKs append `/v1` to a base URL; if the URL already ends in it, as other SDKs
+ * require, the first `v1` would become a part of the session id.
  */
 function removeRepeatedVersion(url: string): string {
   return url.replace(/\/v1(\/v1\/(?:messages(?:\/count_tokens)?|models)(?:\?|$))/, '$1')
@@ -74,7 +76,7 @@ function findIdEnd(
     const end = segments.length - after.length
     return end > begin && fits(end) ? end : undefined
   }
-  // The path after the id may contain slashes, too: the id ends at the first position where the route matches.
+  // `*` may also match slashes, so the id ends at the first position where the route matches.
   for (let end = begin + 1; end + after.length <= segments.length; end++) if (fits(end)) return end
   return undefined
 }
@@ -83,14 +85,14 @@ function isOpen(segment: string): boolean {
   return segment === '*' || segment.startsWith(':')
 }
 
-/** Percent-encodes bytes: some clients send raw UTF-8, which Node reads byte by byte. */
+/** Percent-encodes bytes outside ASCII. Some clients send raw UTF-8, which Node decodes as one character per byte. */
 function encodeNonAscii(url: string): string {
   return url.replace(/[\x80-\xff]/g, (byte) => `%${byte.charCodeAt(0).toString(16).toUpperCase()}`)
 }
 
 /**
- * Returns the origin-form of a request target (RFC 9112, section 3.2): the path and query of one in absolute form,
- * whose host a server of one origin ignores, and any other target unchanged.
+ * Returns the origin-form of a request target (RFC 9112, section 3.2): the path and query of a target in absolute form,
+ * whose host is ignored because the server has one origin; any other target unchanged.
  */
 export function toOriginForm(target: string): string {
   const match = /^https?:\/\/[^/?#]*([^#]*)/i.exec(target)

@@ -1,12 +1,12 @@
 /**
- * Cooperative scheduling of new requests. Each agent sends its whole conversation, which takes milliseconds to parse;
- * hundreds that begin at once take seconds, and in one iteration of the event loop no connection would be accepted and
- * no probe answered meanwhile. So each iteration starts steps of requests only for a limited time. Accounts are served
- * in turn, the requests of one account in order of arrival.
+ * Cooperative scheduling of new requests. Each request contains a whole conversation, which takes milliseconds to
+ * parse. If hundreds begin at the same time, parsing all of them in one iteration of the event loop would take seconds,
+ * in which no connection is accepted and no health check served. Therefore each iteration starts steps of requests only
+ * for a limited time. Accounts take turns; the requests of one account are served in order of arrival.
  */
 import { FairQueue } from '../../../base/fair-queue.ts'
 
-/** The time of one iteration of the event loop; a step that has begun is completed. */
+/** The time per iteration of the event loop in which steps are started; a step that has begun is completed. */
 const SLICE_MS = 20
 
 interface TimeSlicesOptions {
@@ -14,15 +14,15 @@ interface TimeSlicesOptions {
   nowMs?: () => number
 }
 
+/** A scheduler of the steps of requests. */
 export class TimeSlices {
   readonly #sliceMs: number
   readonly #nowMs: () => number
-  /**
-   * The first steps of requests, and the further steps of those that have begun: these use memory, and have precedence.
-   */
+  /** The first steps of requests that wait. */
   readonly #first = new FairQueue<() => void>()
+  /** The further steps of requests that have begun. They precede first steps, because these requests occupy memory. */
   readonly #further = new FairQueue<() => void>()
-  /** The time at which this iteration began its first step; undefined: it has begun none. */
+  /** The time at which this iteration started its first step; undefined: it has not started one. */
   #begunAtMs: number | undefined
 
   constructor({ sliceMs = SLICE_MS, nowMs = () => performance.now() }: TimeSlicesOptions = {}) {
@@ -30,12 +30,12 @@ export class TimeSlices {
     this.#nowMs = nowMs
   }
 
-  /** Schedules the first step of a request. @returns undefined: it may run now; else a promise of when it may */
+  /** Schedules the first step of a request. @returns undefined if it may run now, else a promise that resolves when */
   waitForFirst(account: string): Promise<void> | undefined {
     return this.#next(this.#first, account)
   }
 
-  /** Schedules a further step. */
+  /** Schedules a further step of a request. @returns undefined if it may run now, else a promise that resolves when */
   waitForNext(account: string): Promise<void> | undefined {
     return this.#next(this.#further, account)
   }
@@ -66,7 +66,7 @@ export class TimeSlices {
     if (!this.#hasWaiting || !this.#hasTime()) return
     const step = this.#further.shift() ?? this.#first.shift()
     step?.()
-    // The step runs in microtasks, all of which precede the next tick.
+    // The step runs in microtasks, which all complete before the next tick.
     queueMicrotask(() => process.nextTick(() => this.#begin()))
   }
 }

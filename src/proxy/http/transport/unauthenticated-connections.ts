@@ -3,14 +3,14 @@ import type { Socket } from 'node:net'
 interface UnauthenticatedConnectionsOptions {
   /** The maximum number of unauthenticated connections. */
   limit: number
-  /** The maximum from one address, so that a flood from one machine leaves room for others. */
+  /** The maximum number from one address, so that a flood from one machine does not evict other clients. */
   limitPerAddress: number
 }
 
 /**
- * The connections that have not authenticated: no valid key, no `hello` of a worker; on a proxy without keys no
- * complete request. If there are too many, the oldest one is closed: a legitimate client authenticates within moments,
- * so a flood of silent connections evicts itself.
+ * The connections that have not authenticated: they sent no valid key and no `hello` of a worker, or, on a proxy
+ * without keys, no complete request. Above the limit the oldest one is closed: a legitimate client authenticates within
+ * moments, so a flood of silent connections evicts itself.
  */
 export class UnauthenticatedConnections {
   readonly #options: UnauthenticatedConnectionsOptions
@@ -28,7 +28,7 @@ export class UnauthenticatedConnections {
     return this.#connections.size
   }
 
-  /** Adds a new connection. */
+  /** Adds a new connection, and closes the oldest one if there are too many. */
   admit(socket: Socket): void {
     const { remoteAddress: address } = socket
     // The connection was closed before it was accepted.
@@ -42,7 +42,7 @@ export class UnauthenticatedConnections {
     if (this.#connections.size > this.#options.limit) this.#closeFirst(this.#connections.keys())
   }
 
-  /** Marks the connection as authenticated. @param socket the socket of the request: with TLS not the admitted one */
+  /** Marks a connection as authenticated. @param socket the request's socket, which with TLS is not the admitted one */
   markAuthenticated(socket: Socket): void {
     if (this.#authenticated.has(socket)) return
     this.#authenticated.add(socket)
@@ -50,8 +50,8 @@ export class UnauthenticatedConnections {
   }
 
   /**
-   * Closes all connections, when the server closes: with TLS the server does not know connections whose handshake has
-   * not ended, and waits for them.
+   * Closes all connections. A closing HTTPS server waits for connections whose TLS handshake is incomplete, but cannot
+   * close them itself.
    */
   closeAll(): void {
     for (const { socket } of this.#connections.values()) socket.destroy()
@@ -75,12 +75,13 @@ export class UnauthenticatedConnections {
   }
 }
 
+/** A connection and its remote address. */
 interface Connection {
   socket: Socket
   address: string
 }
 
-/** Returns a key that a connection shares with the TLS connection in it. */
+/** Returns an id that is equal for a TCP connection and for the TLS connection over it. */
 function getConnectionId({ localAddress, localPort, remoteAddress, remotePort }: Socket): string {
   return `${localAddress} ${localPort} ${remoteAddress} ${remotePort}`
 }

@@ -1,4 +1,4 @@
-/** The sockets below Fastify, plain or with TLS, and the limits on unauthenticated callers. */
+/** Creates the HTTP or HTTPS server below Fastify, with its limits on size, time and unauthenticated connections. */
 import { readFileSync } from 'node:fs'
 import {
   createServer as createHttpServer,
@@ -10,13 +10,13 @@ import { createServer as createHttpsServer, type Server as HttpsServer } from 'n
 import type { Certificate } from './certificate.ts'
 import { UnauthenticatedConnections } from './unauthenticated-connections.ts'
 
-/** Limits on size and time, beyond which a connection is closed; `docs/security.md` lists the same figures. */
+/** Limits beyond which a connection is closed; `docs/security.md` lists the same figures. */
 export const LIMITS = {
-  /** The size of all headers of a request. */
+  /** The maximum size of all headers of a request. */
   headerBytes: 16 * 1024,
-  /** The time from the first byte, or the connection, to the end of the headers. */
+  /** The maximum time from the first byte of a request, or from the connection, to the end of the headers. */
   headersMs: 15_000,
-  /** The time from the first byte to the end of the body. It does not limit responses, streams and long polls. */
+  /** The maximum time from the first byte to the end of the body. Responses, streams and long polls are not limited. */
   requestMs: 120_000,
   tlsHandshakeMs: 10_000,
   /**
@@ -30,8 +30,8 @@ export const LIMITS = {
 /** The interval at which Node checks the time limits: short compared with the limits, which are 10 s and longer. */
 const CONNECTION_CHECK_INTERVAL_MS = 2_000
 /**
- * The share of the file descriptors that unauthenticated connections may use; engines, workers and the database need
- * some, too.
+ * The share of the file descriptors that unauthenticated connections may use. Engines, workers and the database need
+ * the others.
  */
 const SHARE_OF_OPEN_FILES = 0.25
 
@@ -44,8 +44,8 @@ export function createUnauthenticatedConnections(): UnauthenticatedConnections {
 }
 
 /**
- * Returns whether a request opens the worker socket. All other upgrades are ordinary requests: Java's client asks each
- * server for HTTP/2 this way, and receives its response in HTTP/1.1 instead of none.
+ * Returns whether a request opens the worker socket. All other upgrades are treated as ordinary requests: Java's HTTP
+ * client offers each server an upgrade to HTTP/2, and must receive a response in HTTP/1.1.
  */
 function isWorkerSocket({ method, url = '', headers }: IncomingMessage): boolean {
   return method === 'GET' && headers.upgrade?.toLowerCase() === 'websocket' && /\/ws\/worker(\?|$)/.test(url)
@@ -76,8 +76,8 @@ export function createWebServer(
 }
 
 /**
- * Returns how many files and sockets the operating system lets this process open. Node raises the limit as far as it
- * may when it starts. @returns Infinity if the system does not report it (Linux does)
+ * Returns the maximum number of open files and sockets of this process, which Node raises to the hard limit when it
+ * starts; Infinity if the system does not report it (Linux does).
  */
 function getOpenFilesLimit(): number {
   try {

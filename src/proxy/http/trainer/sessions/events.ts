@@ -1,4 +1,4 @@
-/** Live events as newline-delimited JSON, for as long as the client stays connected. */
+/** Routes that stream events as newline-delimited JSON until the client disconnects. */
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import type { Backend, BackendMember } from '../../../engines/port/backend.ts'
 import type { Activity } from '../../../session/state/activity.ts'
@@ -17,20 +17,21 @@ interface EventsOptions {
   sessions: Sessions
   backend: Backend
   reader: TurnReader
-  /** Adds the events of the other nodes of the database. Default: there are none. */
+  /** Adds the events of the other nodes of the database. Default: there are no other nodes. */
   others?: { follow(request: FastifyRequest, lines: NdjsonReply): void } | undefined
 }
 
-/** The intervals at which the state of engines and workers, and the text of open turns, are polled. */
+/** The interval at which the state of engines and workers is polled. */
 const MEMBERS_MS = 1_000
+/** The interval at which the output of open turns is polled. */
 const LIVE_MS = 100
-/** Keeps the connection alive for the client and the reverse proxies in between. */
+/** The interval of pings, which keep the connection open through reverse proxies. */
 const KEEP_ALIVE_MS = 15_000
 
 export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options, done) => {
   const { activity, sessions, backend, reader, others } = options
   const watching = new Set<NdjsonReply>()
-  // The server waits for responses in progress before it closes; these responses would never end.
+  // A closing server waits for responses in progress, and these would never end by themselves.
   app.addHook('preClose', async () => {
     for (const lines of watching) lines.end()
   })
@@ -38,7 +39,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     const lines = new NdjsonReply(reply)
     lines.runEvery(KEEP_ALIVE_MS, () => lines.send({ type: 'ping' }))
     watching.add(lines)
-    lines.runWhenLeft(() => watching.delete(lines))
+    lines.runWhenClosed(() => watching.delete(lines))
     return lines
   }
   app.setValidatorCompiler(validatorCompiler)
@@ -48,7 +49,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     async (request, reply) => {
       const lines = openLines(reply)
       others?.follow(request, lines)
-      lines.runWhenLeft(activity.listen((event) => lines.send(event)))
+      lines.runWhenClosed(activity.listen((event) => lines.send(event)))
       const members = new MemberWatch(backend)
       lines.runEvery(MEMBERS_MS, () => {
         for (const event of members.takeChanges()) lines.send(event)
@@ -84,7 +85,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   done()
 }
 
-/** Detects engines and workers that came up, went down or left since the last poll; the first poll reports all. */
+/** A detector of engines and workers that came up, went down or left since the last poll; the first reports all. */
 class MemberWatch {
   readonly #backend: Backend
   #up = new Map<string, boolean>()
@@ -109,13 +110,14 @@ function isUp({ healthy, connected = true }: BackendMember): boolean {
   return healthy && connected
 }
 
+/** The output of a turn that has been sent. */
 interface TextLengths {
   text: number
   reasoning: number
   tools: string
 }
 
-/** Collects the output of turns since the last poll. */
+/** A collector of the output that in-flight turns have added since the last poll. */
 class OutputTail {
   #shown: ReadonlyMap<InFlightTurn, TextLengths> = new Map()
 
