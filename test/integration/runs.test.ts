@@ -123,7 +123,7 @@ t.test('an invalid run or deletion is rejected by name', async (t) => {
   }
   t.match(await sendRequest(ADMIN, 'POST', '/sessions/batch_delete', {}), {
     status: 400,
-    body: { detail: 'The request must name something' },
+    body: { detail: 'The request must not be empty' },
   })
   t.equal((await sendRequest(`${createRunKey(SECRET, 'job-1')}x`, 'GET', '/sessions')).status, 401)
   t.equal(

@@ -1,6 +1,6 @@
 /**
- * The settings that an admin applies to all nodes: a pause, the weight version, engines. A node that shares its
- * database stores them there, and every node, also one that starts later, follows them within a second.
+ * The admin controls of all nodes of a database: a pause, the weight version, engines. The node that receives a change
+ * stores it in the database, and every node, including one that starts later, applies it within a second.
  */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
@@ -13,20 +13,20 @@ const POLL_MS = 100
 
 interface ClusterControlParts extends ControlDependencies {
   shared: NodeCoordination
-  /** The registry of local mode; a relay's workers connect to each node. */
+  /** The registry of this node. In relay mode its workers connect to each node themselves. */
   registry: MemberRegistry
   identity: NodeIdentity
 }
 
 const ENGINE = 'engine '
 
-/** The controls of a node that shares its database. */
+/** The admin controls of a node that shares its database with others. */
 export class ClusterControls extends Controls implements MemberRegistry {
   readonly #shared: NodeCoordination
   readonly #registry: MemberRegistry
   readonly #identity: NodeIdentity
   #isPaused = false
-  /** The number of pauses and resumptions so far. */
+  /** The number of pauses and resumptions so far, by which a later one makes an earlier one obsolete. */
   #pauses = 0
 
   constructor({ shared, registry, identity, ...parts }: ClusterControlParts) {
@@ -60,8 +60,9 @@ export class ClusterControls extends Controls implements MemberRegistry {
   }
 
   /**
-   * Replaces the secret in steps, each of which all nodes follow before the next one begins, so that no node signs with
-   * a secret that another one does not accept: the new secret is added, then signs, then the old one is removed.
+   * Replaces the secret in three steps: the new secret is added, then it signs, then the old one is removed. Each step
+   * waits until all nodes have applied the one before, so that no node signs with a secret that another does not
+   * accept.
    */
   override async rotateNodeSecret(): Promise<void> {
     const [old] = this.#identity.secrets
@@ -85,12 +86,13 @@ export class ClusterControls extends Controls implements MemberRegistry {
     await this.#waitForAllNodes(await this.#shared.setControl(`${ENGINE}${id}`, null))
   }
 
-  /** Waits until every node has seen a change. A node whose lease ends is not waited for. */
+  /** Waits until every node has applied a change. A node whose lease ends is no longer waited for. */
   async #waitForAllNodes(change: number): Promise<void> {
     while (this.#shared.proxies.some(({ seen }) => seen < change))
       await new Promise<void>((resolve) => this.parts.clock.after(POLL_MS, resolve))
   }
 
+  /** Applies a setting that a node has stored. */
   async #follow({ name, value }: ControlSetting): Promise<void> {
     if (name === 'paused') await this.#setPaused(value === true)
     else if (name === 'weight_version') await super.announce(value as string | number | null)
@@ -124,7 +126,7 @@ export class ClusterControls extends Controls implements MemberRegistry {
     this.#isPaused = isPaused
   }
 
-  /** Reports whether this node is drained. If the database is unreachable, the next renewal of the lease reports it. */
+  /** Publishes whether this node is drained. If the database is unavailable, the next renewal of the lease does. */
   #reportDrained(isDrained: boolean): void {
     this.#shared.publish({ isDrained }).catch(() => {})
   }

@@ -1,7 +1,7 @@
 /**
- * Delivery of forwarded responses. The owner of a session writes a response to the node that forwarded the request;
- * only that node sees whether the client received it, and acknowledges it by the id of its signed message. A response
- * that was not delivered may be sampled again by a client that does not mark its retries, and is then superseded.
+ * Tracks the delivery of forwarded responses. The owner of a session sends a response to the node that forwarded the
+ * request; only that node can observe whether the client received it, and acknowledges it with the id of its signed
+ * message. If a response was not delivered, the next request may be an unmarked retry, whose turn supersedes the first.
  */
 import type { ServerResponse } from 'node:http'
 import { type Clock, systemClock } from '../../../base/clock.ts'
@@ -9,18 +9,23 @@ import type { NodeCoordination } from '../../store/port/node-coordination.ts'
 import { runOnClose } from '../transport/on-close.ts'
 import type { NodeMessage } from './node-identity.ts'
 
-/** The response header by which the responding node requests an acknowledgement from the forwarding node. */
+/** The response header with which the responding node requests an acknowledgement from the forwarding node. */
 export const DELIVERY_HEADER = 'x-llm-proxy-delivery'
 
 /**
- * How long a request waits for the acknowledgements of earlier responses of its session. A node acknowledges within a
- * round trip of the last byte, so a longer silence means that it crashed, or that its client has not read the response.
+ * The time that a request waits for the acknowledgements of earlier responses of its session. A node acknowledges
+ * within one round trip of the last byte; a longer silence means that it crashed or that its client does not read the
+ * response.
  */
 const SETTLE_MS = 1_000
 
-/** `cut`: the connection to the client or the forwarding node closed before the whole response was written. */
+/**
+ * `lost`: not acknowledged, or reported as undelivered. `cut`: the connection to the client or the forwarding node
+ * closed before the whole response was written.
+ */
 export type DeliveryOutcome = 'delivered' | 'lost' | 'cut'
 
+/** A response of this node to a forwarded request, until its outcome is known. */
 interface PendingDelivery {
   readonly sessionId: string | undefined
   /** Whether the response has been written to the forwarding node. */
@@ -29,6 +34,7 @@ interface PendingDelivery {
   readonly settled: Promise<void>
 }
 
+/** The forwarded responses of this node whose outcome is not known yet. */
 export class Deliveries {
   readonly #shared: NodeCoordination
   readonly #clock: Clock
@@ -40,15 +46,16 @@ export class Deliveries {
     this.#clock = clock
   }
 
-  /** The number of responses that wait for an acknowledgement or are being written. */
+  /** The number of forwarded responses whose outcome is not known yet. */
   get count(): number {
     return this.#pending.size
   }
 
   /**
    * Calls `onOutcome` once, when the outcome of a response is known.
-   * @param message the message of the node that forwarded the request; undefined: the client is connected to this node
-   * @param sessionId the session for {@link settle}; undefined: another node serves the session
+   * @param message the signed message of the node that forwarded the request; undefined: the client is connected to
+   *   this node
+   * @param sessionId the session, for {@link settle}; undefined: another node serves it
    */
   watch(
     response: ServerResponse,
@@ -68,14 +75,14 @@ export class Deliveries {
     })
   }
 
-  /** Applies an acknowledgement. It is ignored if the id is unknown, or another node sent the request. */
+  /** Applies an acknowledgement. It is ignored if the id is unknown or if another node forwarded the request. */
   acknowledge(from: number, id: string, isDelivered: boolean): void {
     this.#pending.get(toDeliveryKey({ from, id }))?.settle(isDelivered ? 'delivered' : 'lost')
   }
 
   /**
-   * Waits until the outcome of every written response of the session is known, at most {@link SETTLE_MS}. An outcome
-   * that is still unknown counts as lost, so that the next request can be recognized as a repetition.
+   * Waits until the outcome of every written response of a session is known, at most {@link SETTLE_MS}. An outcome that
+   * is still unknown then counts as lost, so that the next request can be recognized as a retry.
    */
   async settle(sessionId: string): Promise<void> {
     const written = [...(this.#ofSession.get(sessionId) ?? [])].filter(({ isWritten }) => isWritten)

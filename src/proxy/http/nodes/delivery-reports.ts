@@ -1,4 +1,4 @@
-/** Acknowledges to other nodes whether the responses that they sent through this node reached their clients. */
+/** Reports to other nodes whether the responses that they sent through this node reached the clients. */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { type DeliveryReport, MAX_REPORTS } from './routes.ts'
 
@@ -10,16 +10,17 @@ export interface ReportTarget {
 }
 
 interface ReportsOptions {
-  /** Sends one batch. @returns whether the owner has taken it, or never will; false: retry */
+  /** Sends one batch. @returns false if sending must be retried; true if the node accepted it or never will */
   send(target: ReportTarget, reports: readonly DeliveryReport[], signal: AbortSignal): Promise<boolean>
-  /** Returns a signal that aborts when the lease of the node has ended, after which nothing is reported to it. */
+  /** Returns a signal that aborts when the lease of a node has ended; its reports are discarded then. */
   getLossSignal(id: number): AbortSignal
-  /** Default: the system's. */
+  /** Default: the system clock. */
   clock?: Clock
 }
 
 const RETRY_MS = 200
 
+/** A sender of delivery reports, with a queue for each node. */
 export class DeliveryReports {
   readonly #options: ReportsOptions
   readonly #clock: Clock
@@ -31,7 +32,7 @@ export class DeliveryReports {
     this.#clock = options.clock ?? systemClock
   }
 
-  /** Sends the report, together with others that are due for the same node while one batch is in flight. */
+  /** Queues a report. Reports for one node that are queued while a batch is in flight form the next batch. */
   add(target: ReportTarget, report: DeliveryReport): void {
     const queue = this.#queues.get(target.id)
     if (queue) {
@@ -45,7 +46,7 @@ export class DeliveryReports {
     void sender.finally(() => this.#senders.delete(sender))
   }
 
-  /** Resolves when everything has been sent, or after `timeoutMs`. */
+  /** Waits until all reports have been sent, at most `timeoutMs`. */
   async flush(timeoutMs: number): Promise<void> {
     const { promise: timedOut, resolve } = Promise.withResolvers<void>()
     const cancelTimer = this.#clock.after(timeoutMs, resolve)
@@ -53,7 +54,7 @@ export class DeliveryReports {
     cancelTimer()
   }
 
-  /** Never rejects. */
+  /** Sends the queue of a node until it is empty. Never rejects. */
   async #drain(target: ReportTarget, queue: DeliveryReport[]): Promise<void> {
     const gone = this.#options.getLossSignal(target.id)
     while (queue.length > 0 && !gone.aborted) {

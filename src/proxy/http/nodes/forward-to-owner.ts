@@ -1,7 +1,7 @@
 /**
- * Routing by owner. Each session has one owner among the nodes of a database, which has its state; a request for the
- * session that arrives at another node is forwarded to the owner. Requests that end or reset a session are forwarded,
- * too, because they cancel the requests in flight.
+ * Forwards requests to the owners of their sessions. Each session has one owner among the nodes of a database, which
+ * has its state in memory; a request that arrives at another node is forwarded to the owner. Requests that end or reset
+ * a session are forwarded as well, because they cancel the session's requests in flight.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyReply, FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
@@ -22,44 +22,44 @@ import { RequestBody } from './request-body.ts'
 declare module 'fastify' {
   interface FastifyContextConfig {
     /**
-     * Marks a route that the session's owner serves: `change` modifies the session, `watch` reads its state. The owner
-     * always serves agents' requests.
+     * Marks a route that the session's owner serves: `change` modifies the session, `watch` reads its state. LLM
+     * requests need no mark, because the owner serves all of them.
      */
     ofOwner?: 'change' | 'watch'
   }
   interface FastifyRequest {
-    /** Set for a request whose session did not exist, because another node may create it first; otherwise null. */
+    /** The way to forward a request whose session another node may create first; otherwise null. */
     otherOwner: OtherOwner | null
-    /** The messages between nodes in which this request was sent; null: there are no other nodes. */
+    /** The ids of the messages between nodes that contained this request; null: it was not forwarded. */
     forwarding: Pick<RetryInfo, 'nodeMessageId' | 'lostMessageId'> | null
   }
 }
 
-/** Forwards a request, whose body this node has read, to the node that has created its session meanwhile. */
+/** A forwarder for a request whose body this node reads while another node may create the session. */
 interface OtherOwner {
-  /** Keeps the body, before it is read. */
+  /** Starts to copy the body. It must be called before the body is read. */
   copyBody(): void
-  /** @returns whether the request was forwarded */
+  /** Forwards the request to the owner. @returns false if there is no other owner, or the body was not copied */
   forward(reply: FastifyReply): Promise<boolean>
 }
 
-interface Options {
+interface ForwardingOptions {
   sessions: Sessions
   shared: NodeCoordination
   identity: NodeIdentity
   deliveries: Deliveries
   forwarder: Forwarder
-  /** Whether this node accepts no new requests. */
+  /** Returns whether this node accepts no new requests. */
   isDraining(): boolean
 }
 
-/** How long a request waits for a crashed owner's lease to end, or for a draining owner to finish its requests. */
+/** The time that a request waits for the lease of a crashed owner to end, or for a draining owner to finish. */
 const MAX_WAIT_MS = 60_000
 const POLL_MS = 200
-/** How long a request whose owner crashed waits for the next one: the length of a lease and the time to take over. */
+/** The time that a request whose owner crashed waits for a new owner: the duration of a lease and of a take-over. */
 const LOST_WAIT_MS = 8_000
 
-/** First requests are short. The client of a longer one retries. */
+/** The maximum size of a copied body. First requests of a session are short; the client of a longer one must retry. */
 const MAX_COPIED_BYTES = 1024 * 1024
 
 /** The crash of the owner while it processed the request. */
@@ -70,7 +70,12 @@ interface OwnerCrash {
   readonly error: unknown
 }
 
-export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
+/**
+ * Returns a hook that forwards each request to the owner of its session, and returns normally if this node is the
+ * owner.
+ * @throws ProxyError `proxy_away` if the owner crashed and the request cannot be sent again, `session_moved`
+ */
+export function forwardToOwner(options: ForwardingOptions): onRequestAsyncHookHandler {
   const { sessions, shared, identity, deliveries, forwarder, isDraining } = options
   return async (request, reply) => {
     const kind = getForwardingKind(request)
@@ -88,7 +93,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
       // The body of a request whose owner crashed has been read, so this node sends it to itself.
       const node = owner ?? (crash && shared.self)
       if (node === undefined && crash === undefined) {
-        // Two nodes may find a session without an owner at the same time; one of them acquires it.
+        // If two nodes find the session without an owner at the same time, only one of them acquires it.
         if (kind === 'request' && !(await sessions.acquireOwnership(sessionId))) {
           await sleep(POLL_MS)
           continue
@@ -104,10 +109,10 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
       if (id !== undefined && id !== crash?.id && url !== undefined && acceptsRequests) {
         try {
           if (await forwarder.forward(request, reply, { id, url }, body)) return reply
-          // A change is made on this node: an owner that still runs detects by the epoch that it was replaced.
+          // This node makes a change itself if the owner cannot be reached. An owner that still runs is then fenced.
           if (kind === 'change') return
         } catch (error) {
-          // A second crash may be the fault of the request.
+          // A request that is in flight during two crashes may cause them, so it is not sent again.
           if (kind !== 'request' || body.lostMessageId || !isLost(error) || !(await body.complete(true)))
             throw error
           crash = { id, error }
@@ -127,7 +132,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     lostMessageId: string | undefined,
   ): Promise<void> {
     await deliveries.settle(sessionId)
-    // The lost node may have committed the turn: this request gets its response, or its turn supersedes it.
+    // The crashed node may have committed the turn. This request then receives its response, or supersedes it.
     if (lostMessageId !== undefined) sessions.markDeliveryUnknown(sessionId)
     const message = identity.verify(request)
     request.forwarding = { nodeMessageId: message?.id, lostMessageId }
@@ -152,7 +157,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
           const owner = await sessions.findOtherOwner(sessionId)
           if (owner === undefined) return false
           const { id, url } = owner
-          // The address of a node that has just started is known with the next renewal of the lease.
+          // A node that has just started publishes its URL with the next renewal of its lease.
           if (url !== undefined && (await forwarder.forward(request, reply, { id, url }, body))) return true
           await sleep(POLL_MS)
         }
@@ -161,7 +166,10 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     }
   }
 
-  /** @returns undefined: this node */
+  /**
+   * Returns the node that is to serve a session: its owner, or, if this node drains, a random other one; undefined:
+   * this node.
+   */
   async function findServingNode(sessionId: string): Promise<NodeStatus | undefined> {
     const owner = await sessions.findOtherOwner(sessionId)
     if (owner !== undefined || !isDraining()) return owner

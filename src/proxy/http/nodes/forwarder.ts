@@ -1,6 +1,6 @@
 /**
- * Reverse proxy between the nodes of one database. undici frames the body of every method and rejects what it cannot
- * frame; the target is a path, never a URL, so a client cannot choose the host.
+ * Reverse proxy between the nodes of one database. undici frames the bodies of all methods and rejects requests that it
+ * cannot frame. The target is a path, never a URL, so that a client cannot choose the host.
  */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
@@ -13,41 +13,42 @@ import { NODE_HEADER, type NodeIdentity, type SignedMessage } from './node-ident
 import type { RequestBody } from './request-body.ts'
 import type { DeliveryReport } from './routes.ts'
 
-/** The number of nodes that have forwarded a request. Not authenticated: it only bounds loops. */
+/** The header with the number of nodes that have forwarded a request. It is not signed, as it only bounds loops. */
 const HOPS_HEADER = 'x-llm-proxy-hops'
 
 /**
- * The id of the message in which the request was sent before, to a node that was lost. It counts in requests that a
- * node has signed. Earlier releases send `1`.
+ * The header with the id of the message in which the request was sent before, to a node that crashed. It is trusted
+ * only in requests that a node has signed. Earlier releases send `1`.
  */
 const REPEATED_HEADER = 'x-llm-proxy-repeated'
 
-/** Each of a series of owners may have lost the session by the time a request arrives there. */
+/** The maximum number of times that a request is forwarded: its session may change its owner while it is in transit. */
 export const MAX_HOPS = 4
 
 const CONNECT_TIMEOUT_MS = 5_000
 const REPORT_TIMEOUT_MS = 5_000
-/** How long `close` waits for the last reports. */
+/** The time that `close` waits for the last delivery reports. */
 const FLUSH_MS = 2_000
 
 /**
- * Headers that are valid for one connection only (RFC 9110, section 7.6.1), those that each hop writes itself, and
- * `Origin`, which is compared with the host that the client named and therefore checked by the first node.
+ * Headers that are not forwarded: those of one connection (RFC 9110, section 7.6.1), those that each hop writes itself,
+ * and `Origin`, which only the first node can compare with the host that the client requested.
  */
 const HOP_HEADERS = new Set([
   ...['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade'],
   ...['host', 'expect', 'origin', HOPS_HEADER, NODE_HEADER, DELIVERY_HEADER, REPEATED_HEADER],
 ])
 
-/** Headers that describe a body, for requests that are sent without theirs. */
+/** Headers that describe a body, which are removed from requests that are sent without it. */
 const BODY_HEADERS = ['content-length', 'content-type', 'content-encoding']
 
+/** Returns how often a request has been forwarded; {@link MAX_HOPS} if the header is malformed. */
 export function getHops({ headers }: Pick<FastifyRequest, 'headers'>): number {
   const hops = Number(headers[HOPS_HEADER] ?? 0)
   return Number.isInteger(hops) && hops >= 0 ? hops : MAX_HOPS
 }
 
-/** Returns the message in which a lost node, which may have executed it, received this request before. */
+/** Returns the id of the message in which a crashed node received this request, which it may have executed. */
 export function getLostMessageId(request: FastifyRequest, identity: NodeIdentity): string | undefined {
   const { [REPEATED_HEADER]: id } = request.headers
   return typeof id === 'string' && identity.verify(request) !== undefined ? id : undefined
@@ -57,12 +58,13 @@ interface ForwarderOptions {
   shared: NodeCoordination
   identity: NodeIdentity
   deliveries: Deliveries
-  /** The path that precedes all routes, the same at every node. */
+  /** The path that precedes all routes; it is the same at every node. */
   basePath?: string | undefined
-  /** The certificate, PEM, of nodes that are reached by https; their names are not checked. */
+  /** The PEM certificate that verifies nodes with TLS; their host names are not checked. */
   authority?: string | undefined
 }
 
+/** A sender of requests to the other nodes. */
 export class Forwarder {
   readonly #options: ForwarderOptions
   readonly #agent: Agent
@@ -72,7 +74,7 @@ export class Forwarder {
     this.#options = options
     const { authority, shared } = options
     this.#agent = new Agent({
-      // A response may be silent for as long as an engine, a pause or a wait takes.
+      // A response may be silent while a request waits for an engine, the end of a pause or the end of a session.
       headersTimeout: 0,
       bodyTimeout: 0,
       connect: {
@@ -87,11 +89,11 @@ export class Forwarder {
   }
 
   /**
-   * Sends a request to the owner of its session, and the response to the client.
-   * @param body complete if the request was sent to another node before, which was lost
-   * @returns false: the owner could not be reached, and nothing of the body has been read
-   * @throws ProxyError `proxy_away` if the owner is lost before its response begins; `invalid_request` for a target that
-   *   is not a path, or a header that cannot be sent
+   * Sends a request to the owner of its session, and the owner's response to the client.
+   * @param body must be complete if the request was sent before, to a node that crashed
+   * @returns false if the owner could not be reached; the body has not been read then
+   * @throws ProxyError `proxy_away` if the owner crashes before its response begins; `invalid_request` for a target
+   *   that is not a path, or a header that cannot be sent
    */
   async forward(
     request: FastifyRequest,
@@ -130,20 +132,21 @@ export class Forwarder {
     try {
       return await exchange.started
     } catch (error) {
-      // The owner may have written its whole response by then.
+      // The owner may have sent its whole response, and then waits for a delivery report.
       report(false)
       throw error
     }
   }
 
-  /** Sends the same GET to another node, without a body. @throws Error when the node does not respond */
+  /** Sends the same request to another node, as GET without a body. @throws Error if the node does not respond */
   sendGet(request: FastifyRequest, url: string, signal: AbortSignal): Promise<Dispatcher.ResponseData> {
     return this.send(request, url, { method: 'GET', signal })
   }
 
   /**
-   * Sends a request to another node, with a body that has been read: JSON text, or none.
-   * @throws Error when the node does not respond
+   * Sends a request to another node.
+   * @param options the body is JSON text; absent: none
+   * @throws Error if the node does not respond
    */
   async send(
     request: FastifyRequest,
@@ -183,11 +186,11 @@ export class Forwarder {
       signal: AbortSignal.any([signal, AbortSignal.timeout(REPORT_TIMEOUT_MS)]),
     })
     await body.dump()
-    // A node that rejects a report has a new lease and has discarded the responses.
+    // A node that rejects the reports has a new lease, and no longer waits for them.
     return statusCode < 500
   }
 
-  /** Sends the reports that are due and closes all connections. */
+  /** Sends the remaining reports and closes all connections. */
   async close(): Promise<void> {
     await this.#reports.flush(FLUSH_MS)
     await this.#agent.destroy()
@@ -197,13 +200,13 @@ export class Forwarder {
 interface ExchangeOptions {
   /** Aborts when the lease of the other node has ended. */
   gone: AbortSignal
-  /** Called before the head is written, if the other node waits for a report of the delivery. */
+  /** Called before the headers are sent to the client, if the other node waits for a delivery report. */
   onTracked(): void
 }
 
-/** A request that is forwarded to another node, and its response to the client. */
+/** One exchange: a request that is forwarded to another node, and the response that is sent to the client. */
 class NodeExchange implements Dispatcher.DispatchHandler {
-  /** Resolves with false if the other node could not be reached; rejects if it was lost before its response began. */
+  /** Resolves with false if the other node could not be reached; rejects if it crashed before its response began. */
   readonly started: Promise<boolean>
   readonly #body: RequestBody
   readonly #reply: FastifyReply
@@ -295,8 +298,8 @@ class NodeExchange implements Dispatcher.DispatchHandler {
 }
 
 /**
- * Returns the path and query of a request as the router has read them. Targets in absolute form have been reduced to
- * their path before; nothing else is sent to another node.
+ * Returns the path and query of a request. The router has reduced a target in absolute form to its path; any other form
+ * is rejected.
  * @throws ProxyError `invalid_request`
  */
 function getPath({ url = '' }: IncomingMessage): string {
@@ -321,7 +324,7 @@ function toNodeHeaders(
   }
 }
 
-/** Returns names and values in turn, without those of the connection to the other node. */
+/** Returns the headers to send to the client, as alternating names and values. */
 function toResponseHeaders(raw: readonly Buffer[]): string[] {
   const texts = raw.map((part) => part.toString('latin1'))
   return texts.filter((_, index) => !HOP_HEADERS.has(texts[index - (index % 2)]!.toLowerCase()))

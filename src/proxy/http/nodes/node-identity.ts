@@ -1,22 +1,22 @@
 /**
- * Authentication between the nodes of one database. A node signs what it sends to another node with a secret that all
- * nodes read from the database, so a client that has the key of an agent, a run or an admin cannot pose as a node.
+ * Authentication between the nodes of one database. A node signs its messages to other nodes with a secret that all
+ * nodes read from the database, so that a client with the key of an agent, a run or an admin cannot impersonate a node.
  */
 import { createHmac, randomBytes, randomUUID, timingSafeEqual } from 'node:crypto'
 import type { FastifyRequest } from 'fastify'
 import type { NodeCoordination } from '../../store/port/node-coordination.ts'
 
-/** The header with the signature: version, sender, receiver, message id and MAC, separated by spaces. */
+/** The header with the signature: version, lease of the sender, lease of the receiver, message id, MAC. */
 export const NODE_HEADER = 'x-llm-proxy-node'
 
-/** The name of the control that stores the secrets: a list, of which the first one signs and all of them verify. */
+/** The control that stores the list of secrets, of which the first one signs and all of them verify. */
 export const NODE_SECRETS = 'node_secrets'
 
 const VERSION = '1'
 const SECRET_BYTES = 32
 const HEADER_FORMAT = /^1 (\d{1,15}) (\d{1,15}) ([\w-]{1,64}) ([\w-]{43})$/
 
-/** A request that another node has signed. */
+/** The sender and the id of a request that another node has signed. */
 export interface NodeMessage {
   /** The lease of the node that sent it. */
   readonly from: number
@@ -24,11 +24,13 @@ export interface NodeMessage {
   readonly id: string
 }
 
+/** The id and the signature header of a message to another node. */
 export interface SignedMessage {
   readonly id: string
   readonly header: string
 }
 
+/** The identity of this node, which signs and verifies messages. */
 export class NodeIdentity {
   readonly #shared: NodeCoordination
   #secrets: readonly string[] = []
@@ -42,7 +44,7 @@ export class NodeIdentity {
     return this.#secrets
   }
 
-  /** Applies the value of the control {@link NODE_SECRETS}. A malformed value changes nothing. */
+  /** Applies the value of the control {@link NODE_SECRETS}. A malformed value is ignored. */
   setSecrets(value: unknown): void {
     const isList = Array.isArray(value) && value.length > 0
     if (isList && value.every((secret) => typeof secret === 'string' && secret !== '')) this.#secrets = value
@@ -62,7 +64,7 @@ export class NodeIdentity {
     return { id, header: `${fields} ${computeMac(secret, fields)}` }
   }
 
-  /** Returns the message of a request that a node has signed for this node, or undefined. */
+  /** Verifies the signature of a request for this node. @returns undefined for a request without a valid one */
   verify({ headers }: Pick<FastifyRequest, 'headers'>): NodeMessage | undefined {
     const header = headers[NODE_HEADER]
     const match = typeof header === 'string' ? HEADER_FORMAT.exec(header) : null

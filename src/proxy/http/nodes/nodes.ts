@@ -1,12 +1,13 @@
-/** The parts by which the nodes of one database reach each other. */
+/** Creates the parts with which the nodes of one database communicate. */
 import type { NodeCoordination } from '../../store/port/node-coordination.ts'
 import { Deliveries } from './deliveries.ts'
 import { Forwarder } from './forwarder.ts'
 import { NodeIdentity } from './node-identity.ts'
 import { OtherNodes } from './other-nodes.ts'
 
+/** The parts with which the nodes of one database communicate. */
 export interface Nodes {
-  /** The leases and settings in the database. */
+  /** The leases and controls in the database. */
   readonly shared: NodeCoordination
   readonly identity: NodeIdentity
   readonly deliveries: Deliveries
@@ -15,13 +16,13 @@ export interface Nodes {
 }
 
 interface NodesOptions {
-  /** The path that precedes all routes, the same at every node. */
+  /** The path that precedes all routes; it is the same at every node. */
   basePath?: string | undefined
-  /** The certificate, PEM, of nodes that are reached by https. */
+  /** The PEM certificate that verifies nodes with TLS. */
   authority?: string | undefined
 }
 
-/** Creates the parts; the caller closes the forwarder. */
+/** Creates the parts. The caller must close `forwarder`. */
 export function createNodes(shared: NodeCoordination, options: NodesOptions): Nodes {
   const identity = new NodeIdentity(shared)
   const deliveries = new Deliveries(shared)

@@ -1,6 +1,6 @@
 /**
- * Ownership of rollouts: if several nodes of one database run rollouts, each rollout belongs to one node, which
- * receives the requests for it.
+ * Ownership of rollouts. If several nodes of one database run rollouts, each rollout belongs to one node, to which the
+ * others forward the requests for it.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
@@ -12,12 +12,13 @@ import type { Nodes } from './nodes.ts'
 const FORWARDED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
 
 /**
- * Forwards a request to the node that has the rollout, with a body that has been read, and streams the response to the
- * client.
+ * A function that forwards a request to the node that runs the rollout, and streams the response to the client.
+ * @param body the JSON text of the body, which has been read
  * @throws ProxyError `proxy_away` if that node does not respond
  */
 type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: string) => Promise<FastifyReply>
 
+/** The ownership of rollouts in the database. */
 export class RolloutOwners {
   readonly #nodes: Nodes
 
@@ -26,24 +27,27 @@ export class RolloutOwners {
   }
 
   /**
-   * Claims a rollout for this node. @returns a function that forwards to the node that already has it; undefined: this
-   * node has it
+   * Claims a rollout for this node.
+   * @returns undefined if this node owns it now; else a function that forwards to its owner
    */
   async claim(rolloutId: string): Promise<ForwardRollout | undefined> {
     return this.#toForward(await this.#nodes.shared.claimRollout(rolloutId))
   }
 
-  /** @returns undefined: no other node has the rollout */
+  /**
+   * Finds the owner of a rollout.
+   * @returns a function that forwards to it; undefined: no other node owns the rollout
+   */
   async find(rolloutId: string): Promise<ForwardRollout | undefined> {
     return this.#toForward(await this.#nodes.shared.findRollout(rolloutId))
   }
 
-  /** Forgets a rollout of this node. Never rejects: a row of a rollout that the node does not have is harmless. */
+  /** Releases a rollout of this node. A failure is ignored, because a row without a rollout has no effect. */
   release(rolloutId: string): void {
     this.#nodes.shared.releaseRollout(rolloutId).catch(() => {})
   }
 
-  /** Returns the rollouts of the other nodes; none if another node sent the request. */
+  /** Returns the rollouts of the other nodes; an empty list if another node sent the request. */
   async listOthers<T>(request: FastifyRequest): Promise<T[]> {
     const lists = await this.#nodes.others.ask<{ rollouts: T[] }>(request)
     return lists.flatMap(({ rollouts }) => rollouts)

@@ -42,7 +42,7 @@ export const nodeRoutes: FastifyPluginCallback<NodeRoutesOptions> = (plain, { de
       bodyLimit: BODY_LIMIT_BYTES,
       ...describe(
         'nodes',
-        'Another node acknowledges the responses that it has forwarded',
+        'Report whether forwarded responses were delivered; for other nodes only',
         Type.Object({ status: Type.Literal('noted') }),
         { body: DeliveryReports },
       ),

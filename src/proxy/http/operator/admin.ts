@@ -1,4 +1,4 @@
-/** Admin routes of scheduling and weights: pause requests while weights change, and announce the weight version. */
+/** Admin routes: pause and resume, the weight version, the secret of nodes, the sweep of sessions and open turns. */
 import type { FastifyPluginCallback, FastifyRequest } from 'fastify'
 import Type, { type Static } from 'typebox'
 import { nullable } from '../../../protocol/schema/field.ts'
@@ -12,7 +12,9 @@ import type { Controls } from './controls.ts'
 
 interface AdminOptions {
   controls: Controls
-  /** Sends a request to the other nodes of the database and returns their responses. Default: there are none. */
+  /**
+   * Sends a request to the other nodes of the database and returns their responses. Default: there are no other nodes.
+   */
   others?: { ask<T>(request: FastifyRequest): Promise<T[]> } | undefined
   weights: WeightAnnouncement
   sessions: Pick<Sessions, 'sweep' | 'deferredSweep' | 'listInFlightTurns'>
@@ -45,7 +47,7 @@ const SweepBody = Type.Object(
     at_most: Type.Integer({
       minimum: 0,
       default: 0,
-      description: 'The number of sessions that may be deleted at once, whatever their share of all sessions',
+      description: 'The number of sessions that one sweep may delete, whatever their share of all sessions',
     }),
   },
   STRICT,
@@ -71,7 +73,7 @@ const OpenTurns = Type.Object({
       session_id: Type.String(),
       index: Type.Integer(),
       started_at: Type.Number({ description: 'Seconds since the epoch' }),
-      open_ms: Type.Integer({ description: 'The time since it was opened' }),
+      open_ms: Type.Integer({ description: 'The time since the turn was opened' }),
       sampled_tokens: Type.Integer({ description: 'The tokens sampled so far' }),
     }),
   ),
@@ -112,7 +114,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
   )
 
-  // A turn is committed before the last byte of its response is sent, so nothing remains to be written here.
+  // A turn is committed before the last byte of its response is sent, so there is nothing to wait for.
   app.post(
     '/admin/flush',
     describe('admin', 'Respond when every completed turn is committed', Flushed, { body: Nothing }),

@@ -1,4 +1,4 @@
-/** The settings that an admin applies: a pause, the weight version. */
+/** The admin controls: pause and resume, the weight version, the secret of nodes. */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
@@ -17,7 +17,7 @@ export interface ControlDependencies {
   clock?: Clock
 }
 
-/** The controls of a node that is the only one of its database. */
+/** The admin controls of the only node of a database. */
 export class Controls {
   protected readonly parts: ControlDependencies & { clock: Clock }
 
@@ -28,18 +28,19 @@ export class Controls {
   /**
    * Queues new requests until {@link resume}, and waits at most `timeoutMs` for the requests in flight to end.
    * @returns the number of requests that are still in flight
-   * @throws ProxyError `not_drained`, if there are several nodes
+   * @throws ProxyError `not_drained` if requests are still in flight at several nodes
    */
   async pause(timeoutMs: number): Promise<number> {
     this.pauseBackend()
     return this.waitUntilDrained(timeoutMs)
   }
 
+  /** Serves the queued requests and new ones. */
   async resume(): Promise<void> {
     await this.resumeBackend()
   }
 
-  /** @param version the version of the weights, for engines that do not report it; null: none */
+  /** Sets the weight version of engines that do not report one. @param version null: none */
   async announce(version: string | number | null): Promise<void> {
     this.parts.weights.announced = version
     logEvent(this.parts.logger, 'weight_version_set', { weight_version: version })
@@ -49,7 +50,7 @@ export class Controls {
 
   /**
    * Replaces the secret with which the nodes of the database authenticate to each other.
-   * @throws ProxyError `unsupported` if there is one node
+   * @throws ProxyError `unsupported` if this is the only node
    */
   async rotateNodeSecret(): Promise<void> {
     throw new ProxyError(
@@ -70,7 +71,7 @@ export class Controls {
 
   /**
    * Waits until all requests have ended, the timeout expires or `isOver` returns true.
-   * @returns the number of requests in flight then
+   * @returns the number of requests that are in flight at that time
    */
   protected async waitUntilDrained(timeoutMs: number, isOver = () => false): Promise<number> {
     const { backend, clock } = this.parts

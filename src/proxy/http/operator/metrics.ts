@@ -3,10 +3,10 @@ import Type from 'typebox'
 import type { MetricsSource } from '../../metrics/proxy-metrics.ts'
 import { ErrorReply } from '../schemas/described.ts'
 
-/** The media types; the `Accept` header selects one. */
+/** The media types, between which the `Accept` header selects. */
 const MEDIA = ['text/plain', 'application/openmetrics-text']
 
-/** `GET /metrics`: Prometheus' text format, or OpenMetrics for clients that accept it. */
+/** Serves `GET /metrics` in the Prometheus text format, or in OpenMetrics for clients that accept it. */
 export const metricsRoute: FastifyPluginCallback<{ source: MetricsSource }> = (app, { source }, done) => {
   const schema = {
     tags: ['health'],

@@ -1,11 +1,11 @@
-/** Parts that the schemas of trainers' and operators' routes share. */
+/** Parts that the schemas of trainers' and operators' routes have in common. */
 import Type, { type TSchema } from 'typebox'
 import { nullable } from '../../../protocol/schema/field.ts'
 
-/** The options of a request's schema, which rejects fields that it does not define. */
+/** The options of a request schema that rejects fields which it does not define. */
 export const STRICT = { additionalProperties: false }
 
-/** A body, or a query, without fields. */
+/** The schema of a body or a query without fields. */
 export const Nothing = Type.Object({}, STRICT)
 
 export const ErrorReply = Type.Object({
@@ -14,7 +14,7 @@ export const ErrorReply = Type.Object({
   param: nullable(Type.String()),
 })
 
-/** The response's type is not derived: handlers return JSON that the response schema only describes. */
+/** The description of a route. Its response schema only documents: the types of handlers are not derived from it. */
 interface RouteDescription {
   tags: string[]
   summary: string
@@ -27,7 +27,8 @@ export function describeMedia(media: string, schema: TSchema) {
 }
 
 /**
- * Returns a route's options: its schema with the parts that all routes share. Undefined query parameters are rejected.
+ * Returns the options of a route: its schema, with error responses, and a query without parameters unless `parts` has
+ * one.
  */
 export function describe<P extends object>(
   tag: string,

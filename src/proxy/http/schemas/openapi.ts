@@ -1,4 +1,6 @@
-/** `GET /openapi.json`: the HTTP API as an OpenAPI document, generated from the schemas that validate it. */
+/**
+ * Serves `GET /openapi.json`: the HTTP API as an OpenAPI document, generated from the schemas that validate requests.
+ */
 import swagger, { type FastifyDynamicSwaggerOptions } from '@fastify/swagger'
 import type { FastifyPluginAsync, FastifySchema, RouteOptions } from 'fastify'
 import Type, { type TSchema } from 'typebox'
@@ -36,14 +38,14 @@ export const openApiRoute: FastifyPluginAsync = async (app) => {
 }
 
 /**
- * The plugin that generates the document; it must be registered before the routes that it describes. It sees them
- * because this symbol makes Fastify register it without a separate scope.
+ * The plugin that generates the document. It must be registered before the routes that it describes. The symbol makes
+ * Fastify register it without a separate scope, so that it receives the routes of the whole application.
  */
 export const openApi = Object.assign(describeApi, { [Symbol.for('skip-override')]: true })
 
 type Transform = NonNullable<FastifyDynamicSwaggerOptions['transform']>
 
-/** Returns the function that completes the description of a route. */
+/** Returns the function that completes the schema of a route: operation id, optional fields and security. */
 function createTransform({ basePath, requiresKeys }: OpenApiOptions): Transform {
   return ({ schema, url, route }) => {
     const named = nameRest(url)
@@ -67,11 +69,11 @@ function createTransform({ basePath, requiresKeys }: OpenApiOptions): Transform 
   }
 }
 
-/** Names the rest of a path as a parameter: OpenAPI has no wildcard. */
+/** Replaces the wildcard of a path by the parameter `model`, because OpenAPI has no wildcards. */
 function nameRest(url: string): { url: string; params?: TSchema } {
   if (!url.endsWith('/*')) return { url }
   const names = [...url.matchAll(/:(\w+)/g)].map(([, name]) => [name!, Type.String()])
-  const model = Type.String({ description: 'May have slashes' })
+  const model = Type.String({ description: 'May contain slashes' })
   return { url: `${url.slice(0, -1)}:model`, params: Type.Object({ ...Object.fromEntries(names), model }) }
 }
 
@@ -85,7 +87,7 @@ function toOperationId({ method }: RouteOptions, path: string): string {
   return String(method).toLowerCase() + name
 }
 
-/** Makes fields with a default optional: the handler always has a value for them, but the client need not send one. */
+/** Makes fields with a default optional. They are required in the schema so that the handler's type has a value. */
 function withoutRequiredDefaults(schema: TSchema): TSchema {
   const { properties = {}, required = [] } = schema as {
     properties?: Record<string, { default?: unknown }>
@@ -100,8 +102,8 @@ type TransformInput = Parameters<NonNullable<FastifyDynamicSwaggerOptions['trans
 type ApiDocument = Extract<TransformInput, { openapiObject: unknown }>['openapiObject']
 
 /**
- * Makes a body optional if no field of it is required and it may be empty, but for agents' requests, whose dialects
- * require a body.
+ * Makes a body optional if it has no required field and may be empty, except on agent routes, whose dialects require a
+ * body.
  */
 function withOptionalBodies(document: ApiDocument): ApiDocument {
   for (const path of Object.values(document.paths ?? {})) {
@@ -115,6 +117,7 @@ function withOptionalBodies(document: ApiDocument): ApiDocument {
   return document
 }
 
+/** The parts of an OpenAPI operation that are changed. */
 interface Operation {
   tags?: string[]
   requestBody?: {

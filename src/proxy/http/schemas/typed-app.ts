@@ -8,7 +8,7 @@ import type {
 } from 'fastify'
 import { validatorCompiler } from './validate.ts'
 
-/** An application whose routes have the types of their schemas. */
+/** A Fastify application whose handlers have the types of their schemas. */
 export type SchemaApp = FastifyInstance<
   RawServerDefault,
   RawRequestDefaultExpression,
@@ -17,11 +17,11 @@ export type SchemaApp = FastifyInstance<
   TypeBoxTypeProvider
 >
 
-/** Returns the same plugin scope with routes that are typed and validated by their schemas. */
+/** Makes the routes of an application typed and validated by their schemas. @returns the same application */
 export function toTypedApp(plain: FastifyInstance): SchemaApp {
   const app: SchemaApp = plain.withTypeProvider<TypeBoxTypeProvider>()
   app.setValidatorCompiler(validatorCompiler)
-  // Response schemas only document: the response of the handler is sent unfiltered.
+  // Response schemas only document: the value that a handler returns is sent unfiltered.
   app.setSerializerCompiler(() => JSON.stringify)
   return app
 }

@@ -1,4 +1,4 @@
-/** Validates requests of the sessions and admin APIs against their schemas. */
+/** Validates the requests of trainers and operators against their schemas. */
 import type { FastifySchemaCompiler, FastifySchemaValidationError } from 'fastify'
 import type { TSchema } from 'typebox'
 import { Value } from 'typebox/value'
@@ -6,9 +6,9 @@ import { ProxyError } from '../../../base/errors.ts'
 import { compileLazily } from '../../dialects/common/check.ts'
 
 /**
- * Fills in defaults, and converts numbers and booleans of a query from text; a body is not converted, so `"1.0"` is not
- * a valid reward. An absent body counts as an empty object. Fails with a ProxyError `invalid_request` that names the
- * field.
+ * Compiles the validator of a schema. It fills in defaults, and converts numbers and booleans of a query from text; a
+ * body is not converted, so `"1.0"` is not a valid reward. An absent body counts as an empty object. A validator fails
+ * with a ProxyError `invalid_request` that names the field.
  */
 export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
   const compiled = compileLazily(schema)
@@ -20,7 +20,7 @@ export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, http
   }
 }
 
-/** The number format of JSON: `1e21` is how most languages write a large number. */
+/** Matches a number of JSON, including the exponent with which most languages write a large number: `1e21`. */
 const NUMBER = /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/
 
 function readQuery(schema: TSchema, query: unknown): Record<string, unknown> {
@@ -37,7 +37,7 @@ function readText(type: string | undefined, text: unknown): unknown {
   return text
 }
 
-/** Describes the first error, but an unknown field first: if a name is misspelt, `required` would be misleading. */
+/** Describes the first error, but prefers an unknown field: for a misspelt name, `required` would mislead. */
 function describe(errors: FastifySchemaValidationError[]): ProxyError {
   const unknown = errors.find(({ keyword }) => keyword === 'additionalProperties')
   const error = unknown ?? errors[0]!
@@ -53,13 +53,13 @@ function getFieldNames({ keyword, params }: FastifySchemaValidationError): strin
   return first === undefined ? [] : [first]
 }
 
-/** A pattern that lists alternatives, some with a variable part: `^(all|policy:.+)$`. */
+/** Matches a pattern that lists alternatives, some with a variable part: `^(all|policy:.+)$`. */
 const CHOICES = /^\^\((.*)\)\$$/
 
 function describeReason({ keyword, params, message }: FastifySchemaValidationError): string {
   if (keyword === 'required') return 'is required'
   if (keyword === 'additionalProperties') return 'is not a field of this request'
-  if (keyword === 'minProperties') return 'must name something'
+  if (keyword === 'minProperties') return 'must not be empty'
   if (keyword === 'enum') return `must be one of ${(params.allowedValues as unknown[]).join(', ')}`
   const choices = keyword === 'pattern' && CHOICES.exec(params.pattern as string)?.[1]
   if (choices) return `must be one of ${choices.replaceAll('|', ', ').replaceAll('.+', '…')}`

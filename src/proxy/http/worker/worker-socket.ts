@@ -4,15 +4,16 @@ import websocket, { type WebSocket } from '@fastify/websocket'
 import type { FastifyPluginAsync } from 'fastify'
 
 export interface WorkerSocketOptions {
-  /** Takes over the socket, or closes it. @param greeted to be called when the worker's `hello` is accepted */
+  /** Accepts or closes the socket. @param greeted to be called when the worker's `hello` has been accepted */
   accept(socket: WebSocket, greeted: () => void): void
   maxFrameBytes: number
-  /** Called when a worker's `hello` was accepted over this connection. */
+  /** Called when a worker's `hello` has been accepted on this connection. */
   onGreeted?(connection: Socket): void
 }
 
+/** The close code of RFC 6455 for an endpoint that shuts down. */
 const GOING_AWAY = 1001
-/** The time limit for a worker's response to the close: its machine may have failed, or its process may be stopped. */
+/** The time limit for a worker's close frame, because its machine may have failed or its process may be suspended. */
 const CLOSE_TIMEOUT_MS = 2_000
 
 export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
@@ -22,7 +23,7 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
   // Declared separately, because the types of `ws` lack `closeTimeout`.
   const options = {
     maxPayload: maxFrameBytes,
-    // A worker is in the same cluster: compressing each small frame costs more than it saves.
+    // Workers are in the same cluster, where compressing each small frame costs more than it saves.
     perMessageDeflate: false,
     closeTimeout: CLOSE_TIMEOUT_MS,
   }
@@ -52,13 +53,15 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
 }
 
 /**
- * Limits on a WebSocket before the `hello` has been accepted. A `hello` lists the requests that its worker still has.
+ * Limits on a WebSocket before its `hello` has been accepted. The size leaves room for a `hello` that lists many
+ * requests in flight.
  */
 export const HANDSHAKE_LIMITS = { bytes: 1024 * 1024, frames: 16 } as const
 
 /**
- * Closes a socket that exceeds the limits. @param raw the connection below it @returns a function to call when the
- * `hello` is accepted
+ * Closes a socket that exceeds the limits.
+ * @param raw the TCP or TLS connection of the WebSocket
+ * @returns a function that ends the limits
  */
 function limitHandshake(socket: WebSocket, raw: Socket): () => void {
   let [bytes, frames] = [0, 0]
@@ -70,7 +73,7 @@ function limitHandshake(socket: WebSocket, raw: Socket): () => void {
     frames += 1
     if (frames > HANDSHAKE_LIMITS.frames) raw.destroy()
   }
-  // Counted before the library assembles frames: an endless frame is as harmful as one that is too long.
+  // Bytes are counted before the library assembles frames, because a frame may be endless.
   raw.on('data', countBytes)
   const kinds = ['message', 'ping', 'pong'] as const
   for (const kind of kinds) socket.on(kind, countFrame)

@@ -1,7 +1,7 @@
 /**
- * A second port, on which a separate thread answers `GET /health` and nothing else. On the proxy's port a probe queues
- * behind the requests of agents: when hundreds of them begin at once the probe times out, and an orchestrator would
- * kill a proxy that is only busy.
+ * A second port, on which a separate thread serves only `GET /health`. On the proxy's port a probe waits until the
+ * event loop has processed the requests before it: if hundreds begin at the same time, the probe times out, and an
+ * orchestrator would restart a proxy that is only busy.
  */
 import { once } from 'node:events'
 import type { Worker } from 'node:worker_threads'
@@ -16,16 +16,17 @@ interface HealthPortOptions {
   port: number
   /** The path that precedes `/health`. Default: none. */
   basePath?: string
-  /** Returns the current response of `/health` to a caller without a key. */
+  /** Returns the current response of `/health` for a caller without a key. */
   getHealth: () => Promise<HealthResponse>
   /** The interval of the reports to the thread. Default: 1 s. */
   intervalMs?: number
-  /** The time without a report after which the thread reports the proxy as stuck. Default: 30 s. */
+  /** The time without a report after which the thread responds that the proxy is stuck. Default: 30 s. */
   stuckMs?: number
 }
 
+/** An open health port. */
 export interface HealthPort {
-  /** `http://127.0.0.1:8081/health` */
+  /** The URL to probe: `http://127.0.0.1:8081/health`. */
   readonly url: string
   close(): Promise<void>
 }
@@ -33,12 +34,10 @@ export interface HealthPort {
 const ENTRY_POINT = new URL('./health-thread.ts', import.meta.url)
 
 const INTERVAL_MS = 1_000
-/**
- * More than the longest block of the event loop that is not a fault, and less than an orchestrator's usual patience.
- */
+/** Longer than any block of the event loop in normal operation, and shorter than the usual limits of orchestrators. */
 const STUCK_MS = 30_000
 
-/** @throws ProxyError `start_failed` if it cannot listen */
+/** Starts the thread and waits until it listens. @throws ProxyError `start_failed` if it cannot listen */
 export async function openHealthPort(options: HealthPortOptions): Promise<HealthPort> {
   const { host, basePath = '', getHealth: health, intervalMs = INTERVAL_MS, stuckMs = STUCK_MS } = options
   const path = `${basePath}/health`
@@ -48,7 +47,7 @@ export async function openHealthPort(options: HealthPortOptions): Promise<Health
     const port = await waitForPort(thread)
     const notify = async () => thread.postMessage(await health())
     await notify()
-    // A failure is ignored here: the thread detects missing reports itself.
+    // A failure is ignored, because the thread detects missing reports itself.
     const timer = setInterval(() => void notify().catch(() => {}), intervalMs).unref()
     thread.unref()
     return {

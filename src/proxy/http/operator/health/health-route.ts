@@ -6,6 +6,7 @@ import type { NodeCoordination } from '../../../store/port/node-coordination.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
 import type { Caller } from '../../access/scopes.ts'
 
+/** The callers that receive all fields of `/health`. */
 const SEES_ALL: ReadonlySet<Caller['is']> = new Set(['anyone', 'admin', 'view', 'metrics'])
 
 const Health = Type.Object({
@@ -16,7 +17,7 @@ const Health = Type.Object({
 
 interface HealthOptions {
   backend: Backend
-  /** Returns further fields: version, database, the ways prompts were built, notes such as the fallback engine. */
+  /** Returns further fields: version, database, counts of prompts, notes such as on a fallback engine. */
   getFields: () => Record<string, unknown>
   runner: TurnRunner
   store: Pick<TurnStore, 'check' | 'shared'>
@@ -24,10 +25,10 @@ interface HealthOptions {
 
 type ProxyHealth = Static<typeof Health>
 
-/** Kubernetes' default time limit of a probe is 1 s. */
+/** The time limit of a check, below the 1 s that Kubernetes waits for a probe by default. */
 const CHECK_LIMIT_MS = 800
 
-/** Returns whether the store can commit. A check that takes too long counts as a failure: it only runs after one. */
+/** Returns whether the store can commit. A check that takes too long counts as a failure. */
 async function isRecording(store: Pick<TurnStore, 'check'>): Promise<boolean> {
   const limit = Promise.withResolvers<boolean>()
   const timer = setTimeout(() => limit.resolve(false), CHECK_LIMIT_MS)
@@ -61,7 +62,7 @@ export async function getHealth({
   }
 }
 
-/** Returns the nodes that share the store. */
+/** Converts the nodes of the database to the wire format. */
 function nodesToWire({ proxies, self }: NodeCoordination) {
   return proxies.map(({ id, name, url = null, isDraining: draining }) => ({
     name,
@@ -72,8 +73,8 @@ function nodesToWire({ proxies, self }: NodeCoordination) {
 }
 
 /**
- * `GET /health`: 200 while the proxy accepts requests, 503 once it drains or cannot commit, so that a load balancer
- * uses another one. Probes have no key; engines, workers and other internals are for keys that may read them.
+ * Serves `GET /health`: 200 while the proxy accepts requests, 503 once it drains or cannot commit, so that a load
+ * balancer uses another one. Without a key, the response contains only what a probe needs.
  */
 export const healthRoute: FastifyPluginCallback<HealthOptions> = (
   app,

@@ -1,19 +1,20 @@
-/** The thread of the health port: answers `GET /health` from the proxy's last report. */
+/** The thread of the health port: serves `GET /health` from the last report of the proxy. */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { parentPort, workerData } from 'node:worker_threads'
 import { UnauthenticatedConnections } from '../../transport/unauthenticated-connections.ts'
 
+/** The configuration of the thread. */
 export interface HealthThreadConfig {
   host: string
   port: number
-  /** The path that is served: `/health`, after the base path. */
+  /** The path that is served: the base path and `/health`. */
   path: string
-  /** The milliseconds without a report after which the proxy counts as stuck. */
+  /** The time without a report after which the proxy counts as stuck. */
   stuckMs: number
 }
 
-/** The response of the proxy's own `/health`. */
+/** The status and the JSON text of the proxy's own `/health`. */
 export interface HealthResponse {
   code: number
   body: string
@@ -26,7 +27,7 @@ const { host, port, path, stuckMs } = workerData as HealthThreadConfig
 const proxy = parentPort!
 
 const STUCK: HealthResponse = { code: 503, body: '{"status":"stuck"}' }
-const NOT_FOUND: HealthResponse = { code: 404, body: '{"detail":"There is nothing here but GET /health"}' }
+const NOT_FOUND: HealthResponse = { code: 404, body: '{"detail":"This port serves only GET /health"}' }
 
 let latest: HealthResponse = { code: 503, body: '{"status":"starting"}' }
 let latestAtMs = performance.now()
@@ -37,8 +38,8 @@ proxy.on('message', (health: HealthResponse) => {
 })
 
 /**
- * Probes close their connections. If others stay open, the oldest is closed: each takes one of the process's file
- * descriptors.
+ * The maximum number of connections, above which the oldest is closed, because each uses a file descriptor of the
+ * process. Probes close their connections themselves.
  */
 const CONNECTIONS = { limit: 64, limitPerAddress: 64 }
 const REQUEST_MS = 10_000

@@ -1,6 +1,6 @@
 /**
- * Routes for engines and workers: one list of both, and engines that a trainer registers while the proxy runs. Paths
- * and fields are those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `WorkerInfo` in `models.py`).
+ * Routes that list engines and workers, and with which a trainer registers engines while the proxy runs. Paths and
+ * fields are those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `WorkerInfo` in `models.py`).
  */
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
@@ -30,7 +30,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
   app.post(
     '/admin/workers',
     describe('admin', 'Register an engine', schemas.Worker, {
-      description: 'An engine with this URL that is already registered gets the new weight.',
+      description: 'If an engine with this URL is already registered, its weight is updated.',
       body: schemas.NewEngineBody,
     }),
     async ({ body }) => {
@@ -88,8 +88,8 @@ function workerToWire(entry: RegistryEntry): Static<typeof schemas.Worker> {
 }
 
 /**
- * Builds the URL of an engine from the two parts that a trainer sends. If the URL already ends in `api_path`, which
- * trainers also send, it is not appended again.
+ * Builds the URL of an engine from the two parts that a trainer sends. `api_path` is not appended to a URL that already
+ * ends in it, as some trainers send it.
  * @throws ProxyError `invalid_request`; `unsupported` for a path that does not end in `/v1`
  */
 function toEngineUrl({ url, api_path: apiPath }: { url: string; api_path: string }): string {

@@ -1,4 +1,4 @@
-/** Schemas of the routes for engines and workers; names are the wire's, which rLLM's gateway client reads. */
+/** Schemas of the routes for engines and workers. Names are those that rLLM's gateway client reads. */
 import Type from 'typebox'
 import { nullable } from '../../../../protocol/schema/field.ts'
 import { STRICT } from '../../schemas/described.ts'
@@ -11,13 +11,15 @@ export const NewEngineBody = Type.Object(
     }),
     api_path: Type.String({ default: '/v1', description: 'The path between the URL and the routes' }),
     model_name: Type.Optional(
-      nullable(Type.String({ description: 'Only for the list: engines report their models' })),
+      nullable(
+        Type.String({ description: 'Only shown in the list; engines report their models themselves' }),
+      ),
     ),
     weight: Type.Integer({
       minimum: 1,
       maximum: 1_000,
       default: 1,
-      description: 'The number of requests per request of an engine of weight 1',
+      description: 'The number of requests for each request that an engine of weight 1 receives',
     }),
   },
   STRICT,
@@ -27,7 +29,7 @@ export const WorkerParams = Type.Object({ workerId: Type.String() })
 
 export const Worker = Type.Object({
   worker_id: Type.String({
-    description: 'The id that a worker declares; for an engine derived from its URL',
+    description: 'The id that a worker declares; for an engine, an id derived from its URL',
   }),
   kind: Type.Enum(['engine', 'worker'], {
     description: '`engine`: the proxy connects to it; `worker`: it connects to the proxy',
@@ -57,6 +59,6 @@ export const Workers = Type.Array(Worker)
 export const RemovedWorker = Type.Object({ removed: Type.String() })
 export const WorkersHealth = Type.Object({
   workers: Type.Array(Worker),
-  healthy: Type.Integer({ description: 'The number of healthy ones' }),
+  healthy: Type.Integer({ description: 'The number of healthy engines and workers' }),
   total: Type.Integer(),
 })
