@@ -1,25 +1,27 @@
 /**
- * Restricts what an agent with a key may request of an engine. Engines obey fields that reach beyond one request:
- * another chat template, a priority over all other requests, a file of adapters, an address to fetch. Such fields are
- * rejected. A field that no engine reads, as clients of vendors' own services send, is dropped: one that a future
- * engine reads must not reach it by default.
+ * Restricts what an agent with a key may request of an engine. Engines obey fields whose effect exceeds one request:
+ * another chat template, a priority over other requests, a path to an adapter, a URL to fetch. Such fields are
+ * rejected. Fields that no known engine reads, which clients of commercial services send, are dropped, because a future
+ * engine may read them.
  *
- * Fields that engines read: `vllm/entrypoints/openai/chat_completion/protocol.py`, `vllm/entrypoints/chat_utils.py`,
+ * Sources of the fields: `vllm/entrypoints/openai/chat_completion/protocol.py`, `vllm/entrypoints/chat_utils.py`,
  * `sglang/srt/entrypoints/openai/protocol.py`.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 
+/** The settings that extend what agents may request. */
 export interface AgentPolicy {
-  /** Fields that agents may set besides the known ones; `*`: all. Default: none. */
+  /** Further fields that agents may set; `*`: all. Default: none. */
   agentFields?: readonly string[]
   /**
-   * The URLs that images, sounds and videos may have: `data:` only, or any that the engine fetches. Default: `data`.
+   * The URLs of images, sounds and videos: `data`: only `data:` URLs; `any`: also URLs that the engine fetches.
+   * Default: `data`.
    */
   agentMedia?: 'data' | 'any'
 }
 
-/** OpenAI's fields of Chat Completions and of the older Completions, to which those of other dialects are converted. */
+/** OpenAI's fields of Chat Completions and Completions, to which the fields of other dialects are converted. */
 export const OPENAI_FIELDS = [
   'audio',
   'best_of',
@@ -64,7 +66,7 @@ export const OPENAI_FIELDS = [
   'web_search_options',
 ] as const
 
-/** Fields of engines that affect only the sampling of this request. */
+/** Fields of engines that affect only the request in which they are sent. */
 const ENGINE_FIELDS = [
   'chat_template_kwargs',
   'include_reasoning',
@@ -77,8 +79,8 @@ const ENGINE_FIELDS = [
 ] as const
 
 /**
- * Fields that an engine obeys and that agents may not set: vLLM 0.32 and SGLang 0.5.23. The names of requests and
- * sessions are not included, because clients send them without effect.
+ * Fields that vLLM 0.32 or SGLang 0.5.23 obeys and that agents may not set. Fields with ids of requests and sessions
+ * are not included: they are dropped, because clients send them.
  */
 export const RESTRICTED_FIELDS: readonly string[] = [
   'add_generation_prompt',
@@ -160,16 +162,19 @@ export const RESTRICTED_FIELDS: readonly string[] = [
   'watermarking',
 ]
 
-/** The allowed fields of `chat_template_kwargs`, which may also contain a complete template. */
+/** The allowed fields of `chat_template_kwargs`, in which a client could otherwise send a complete template. */
 const TEMPLATE_SWITCHES = ['enable_thinking', 'thinking', 'reasoning_effort'] as const
 
+/** The types of message content without a URL that an engine fetches. */
 const PLAIN_PARTS = ['text', 'refusal', 'thinking', 'input_audio', 'file']
-/** Parts with a URL under their own name, as text or as `url`. */
+/** The types of message content with a URL in the field of the same name, as text or as `url`. */
 const MEDIA_PARTS = ['image_url', 'audio_url', 'video_url']
 
+/** A request body after the restriction. */
 export interface PolicyResult<Body> {
   /** The body without the dropped fields; the same object if there are none. */
   body: Body
+  /** The dropped fields with their values. */
   dropped: Record<string, unknown>
 }
 
@@ -233,15 +238,14 @@ function rejectPart(part: Record<string, unknown>, at: string): void {
   if (typeof type !== 'string' || ![...PLAIN_PARTS, ...MEDIA_PARTS].includes(type)) {
     throw createForbiddenError(`${at}.type`, `An agent may not send content of type '${type}'`)
   }
-  // Engines cache media by names that a client provides, and share them between all clients.
+  // Engines cache media by the `uuid` that a client declares, and share the cache between all clients.
   if (part.uuid !== undefined && part.uuid !== null) {
     throw createForbiddenError(
       `${at}.uuid`,
       "An agent may not set 'uuid': it would identify the media of other clients",
     )
   }
-  // The part is checked under each of the names, regardless of its type, because it is undefined which of the two an
-  // engine uses.
+  // All media fields are checked regardless of `type`, because engines differ in which of the two they use.
   for (const name of MEDIA_PARTS) if (part[name] !== undefined) rejectUrl(part[name], `${at}.${name}`)
   if (type === 'file' && !isInline(file)) {
     throw createForbiddenError(`${at}.file`, "An agent's files must be in the body, as 'file_data'")

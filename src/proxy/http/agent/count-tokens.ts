@@ -7,7 +7,7 @@ import type { RequestHandlerOptions } from './request-handler.ts'
 import { getNamedSession, getSessionId } from './request-session.ts'
 import { getSessionBody } from './session-body.ts'
 
-/** Returns a handler that counts the tokens of a prompt. It records no turn and creates no session. */
+/** Creates a handler that counts the tokens of a prompt. It records no turn and creates no session. */
 export function createTokenCounter({ sessions, runner, ...policy }: RequestHandlerOptions) {
   const restrict = createAgentPolicy(policy)
   return async (

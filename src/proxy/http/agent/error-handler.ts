@@ -4,16 +4,18 @@ import type { Logger } from '../../../base/logger.ts'
 import { isMoved } from '../../store/port/node-coordination.ts'
 import { buildErrorHeaders, logFailure, toRequestError } from '../transport/errors.ts'
 
+/** The format of the errors of a dialect. */
 interface ErrorShape {
-  /** The response header that contains the request id. */
+  /** The response header for the request id. */
   idHeader: 'request-id' | 'x-request-id'
+  /** Default: the status of the error. */
   getStatus?(error: ProxyError): number
   buildBody(error: ProxyError, requestId: string): object
 }
 
 /**
- * Returns a handler that sends errors in the format of a dialect. A request that did not become a turn because another node
- * has created its session is forwarded there.
+ * Creates a handler that sends errors in the format of a dialect. If a request has not become a turn because another
+ * node has created its session, the request is forwarded to that node.
  */
 export function createErrorHandler(
   logger: Logger,
@@ -24,7 +26,7 @@ export function createErrorHandler(
     const isTurn = reply.hasHeader(idHeader)
     if (isMoved(error) && !isTurn && (await request.otherOwner?.forward(reply))) return reply
     logFailure(logger, request, error)
-    // The id is that of the turn, if the request has become one.
+    // If the request has become a turn, the header contains the turn's id.
     const requestId = String(reply.getHeader(idHeader) ?? request.id)
     return reply
       .code(status?.(error) ?? error.status)

@@ -1,4 +1,4 @@
-/** Gemini's agent routes: content, complete and streamed, token counting, models, and errors in Google's format. */
+/** The agent routes of Gemini: generation, complete and streamed, token counting and models. */
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { buildGoogleError } from '../../dialects/gemini/error.ts'
@@ -30,7 +30,9 @@ import {
 
 type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
 
-/** Returns the dialect of one request: the URL declares the model, streaming and its framing. */
+/**
+ * Returns the dialect for one request, because the URL determines the model, streaming and the framing of the stream.
+ */
 function createGeminiDialect(
   path: GeminiPathParams,
   isSse: boolean,
@@ -45,7 +47,7 @@ function createGeminiDialect(
       new GeminiStreamWriter(identity, responseOptions, frame),
     formatStreamError: (error) => formatStreamError(error, frame, isSse),
     buildErrorBody: buildGoogleError,
-    // Python's SDK would parse a comment as JSON.
+    // Not a comment, which Google's SDK for Python would parse as JSON.
     keepAlive: () => '\n\n',
     ...(!isSse && { streamType: 'application/json; charset=utf-8' }),
     getHeaders: (turnId) => ({ 'x-request-id': turnId }),
@@ -53,9 +55,9 @@ function createGeminiDialect(
 }
 
 /**
- * Returns the text of an error in a stream. Google's service ends an event stream with the error as bare JSON. Gemini
- * CLI 0.61's SDK recognizes only this as an error: JSON in a chunk alone, or as the rest when the stream ends. Clients
- * that parse events receive the event.
+ * Returns the text of an error in a stream. Google's service ends an event stream with the error as bare JSON, and the
+ * SDK of Gemini CLI 0.61 recognizes only this form: a chunk, or the rest of the stream, that is JSON. The error is also
+ * sent as an event, for clients that only parse events.
  */
 function formatStreamError(error: ProxyError, frame: StreamFrame, isSse: boolean): string {
   const body = buildGoogleError(error)
@@ -96,7 +98,7 @@ export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, op
 
 const METHODS = ['generateContent', 'streamGenerateContent', 'countTokens'] as const
 
-/** Splits a path into model and method. Model names may contain colons and slashes. */
+/** Splits the path into model and method. Model names may contain colons and slashes. */
 function parseTarget({ params, url }: FastifyRequest): { model: string; method: (typeof METHODS)[number] } {
   const target = (params as { '*': string })['*']
   const method = METHODS.find((name) => target.endsWith(`:${name}`))

@@ -1,4 +1,4 @@
-/** Anthropic's agent routes: Messages, token counting, and errors in its format. */
+/** The agent routes of Anthropic: Messages and token counting. */
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import {
   buildAnthropicError,

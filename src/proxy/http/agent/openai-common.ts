@@ -1,11 +1,11 @@
-/** The parts that the routes of OpenAI's dialects share. */
+/** The functions that are equal in all OpenAI dialects. */
 import type { ProxyError } from '../../../base/errors.ts'
 import { buildOpenAiError } from '../../dialects/common/openai-error.ts'
 
 export const OPENAI = {
   formatStreamError: (error: ProxyError) => `data: ${JSON.stringify(buildOpenAiError(error))}\n\n`,
   buildErrorBody: buildOpenAiError,
-  // A comment: the SDKs ignore it, and their timers count bytes.
+  // A comment, which the SDKs ignore, but which resets their idle timers.
   keepAlive: () => ': keep-alive\n\n',
   getHeaders: (turnId: string) => ({ 'x-request-id': turnId }),
 }

@@ -1,4 +1,4 @@
-/** The path of an agent's request through the HTTP layer, the same for all dialects. */
+/** Handles an agent's request in the HTTP layer, in the same steps for all dialects. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { toProxyError } from '../../../base/errors.ts'
 import type { BodyContent, PartMemo } from '../../../protocol/canonical/request-reader.ts'
@@ -23,9 +23,9 @@ import { acquireSession, getSessionBody } from './session-body.ts'
 export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
   sessions: Sessions
   runner: TurnRunner
-  /** The maximum number of choices (`n`) of one request; default: 128, as at OpenAI. */
+  /** The maximum number of choices (`n`) of one request. Default: 128, the limit of OpenAI. */
   choiceLimit?: number | undefined
-  /** The rules for removing prompt text that changes from request to request; default: all known rules. */
+  /** The rules that remove prompt text which changes from request to request. Default: all known rules. */
   volatileRules?: readonly VolatileRule[] | undefined
   /** The tracer. Default: requests are not traced. */
   tracer?: RequestTracer | undefined
@@ -33,7 +33,7 @@ export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
   logRequest?: RequestLogger | undefined
 }
 
-/** Creates a dialect that must query the session before it can convert a request. */
+/** A function that creates the dialect for one request, for dialects that read the session before converting it. */
 type DialectReader = (body: unknown, sessionId: string, memo: PartMemo) => Promise<AgentDialect>
 
 /** A function that returns the id of the turn that a request continues, if its body declares one. */
@@ -42,14 +42,18 @@ type ContinuationFinder = (body: unknown) => string | undefined
 const CHOICE_LIMIT = 128
 
 /**
- * Creates the handlers of a dialect's routes, which find the session, run the request as a turn and send the response.
+ * Returns a function that creates the handler of a route from its dialect. A handler finds the session, runs the
+ * request as a turn, or as one turn per choice, and sends the response.
  */
 export function createRequestHandler(options: RequestHandlerOptions) {
   const { sessions, runner, choiceLimit = CHOICE_LIMIT, tracer, logRequest } = options
   const restrict = createAgentPolicy(options)
-  return (of: AgentDialect | DialectReader, continuedTurnOf: ContinuationFinder = () => undefined) =>
+  return (
+    dialectOrReader: AgentDialect | DialectReader,
+    continuedTurnOf: ContinuationFinder = () => undefined,
+  ) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
-      // 1. The body has been parsed with the cache of its session, which is acquired once.
+      // 1. Find the session. It is acquired already if the body was parsed with the session's cache.
       const { read, memo, session: acquired, waitForSlice } = getSessionBody(request)
       const sessionId =
         acquired?.live.sessionId ??
@@ -57,7 +61,10 @@ export function createRequestHandler(options: RequestHandlerOptions) {
       const session = acquired ?? acquireSession(sessionId, sessions, reply.raw)
       const conversionStep = waitForSlice()
       if (conversionStep) await conversionStep
-      const dialect = typeof of === 'function' ? await of(read.value, sessionId, memo) : of
+      const dialect =
+        typeof dialectOrReader === 'function'
+          ? await dialectOrReader(read.value, sessionId, memo)
+          : dialectOrReader
       const log = logRequest?.({ session_id: sessionId, request_id: request.id }, dialect.name)
       const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
       try {
@@ -66,7 +73,7 @@ export function createRequestHandler(options: RequestHandlerOptions) {
         const isAgent = request.caller.is === 'agent'
         const canonical = isAgent ? restrictRequest(converted, restrict) : converted
         const { stream, responseOptions, annotations, choices: count = 1 } = canonical
-        // 3. Admit all its choices.
+        // 3. Charge all choices to the caller.
         rejectTooManyChoices(count, choiceLimit)
         request.charge.addCompletions(count - 1)
         const turnStep = waitForSlice()
@@ -114,7 +121,7 @@ export function createRequestHandler(options: RequestHandlerOptions) {
     }
 }
 
-/** Begins the span of a request, which lasts from its arrival to the last byte of its response. */
+/** Begins the span of a request, which ends with the last byte of its response. */
 function beginSpan(
   tracer: RequestTracer,
   attributes: { sessionId: string; dialect: string },
@@ -138,12 +145,12 @@ function beginSpan(
   return span
 }
 
-/** Logs the end of the response, or that its connection has closed before. */
+/** Logs the end of the response, or that its connection closed before. */
 function logDelivery(log: RequestLog, turnId: string, { raw }: FastifyReply): void {
   runOnClose(raw, () => log.logDelivered(turnId, raw.statusCode, raw.writableFinished))
 }
 
-/** Restricts a request. The turn's annotation `request_fields` contains the dropped fields. */
+/** Restricts a request to what an agent may set. The annotation `request_fields` records the dropped fields. */
 function restrictRequest(
   request: DialectRequest,
   restrict: ReturnType<typeof createAgentPolicy>,
@@ -152,7 +159,7 @@ function restrictRequest(
   if (body === request.body) return request
   const { annotations } = request
   const fields = { ...(annotations?.request_fields as object | undefined), ...dropped }
-  // The annotation is serialized when the response is complete, and must not fail then.
+  // Fails early if the fields cannot be serialized: the annotation is serialized when the response is complete.
   toJsonText(fields)
   const restricted = { ...request, body } as DialectRequest
   return Object.keys(dropped).length === 0
@@ -160,7 +167,7 @@ function restrictRequest(
     : { ...restricted, annotations: { ...annotations, request_fields: fields } }
 }
 
-/** Returns the metadata that the agent declares, or that its key proves. */
+/** Returns the metadata that the agent declares, and what its key proves. */
 function readMetadata(request: FastifyRequest, canonical: DialectRequest): RequestMetadata {
   const { caller, headers } = request
   const isAgent = caller.is === 'agent'
@@ -172,6 +179,7 @@ function readMetadata(request: FastifyRequest, canonical: DialectRequest): Reque
   }
 }
 
+/** The fields of a turn that identify its response. */
 type TurnIdentity = Pick<ResponseHandle, 'turnId' | 'startedAtMs' | 'endedAtMs'>
 
 function getIdentity(turn: TurnIdentity, model: string): ResponseIdentity {
@@ -186,8 +194,8 @@ function getIdentity(turn: TurnIdentity, model: string): ResponseIdentity {
 }
 
 /**
- * Returns the original bytes of the messages, in a dialect with canonical messages, so that they need not be serialized
- * again.
+ * Returns the original bytes of the messages, if the dialect uses them unchanged, so that they need not be serialized
+ * again; otherwise undefined.
  */
 function getMessagesJson({ body }: DialectRequest, { list }: BodyContent): readonly Buffer[] | undefined {
   return list?.json !== undefined && body.messages === list.elements ? [list.json] : undefined

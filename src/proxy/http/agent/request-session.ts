@@ -13,11 +13,11 @@ import type { Sessions } from '../../session/state/sessions.ts'
 import { getKeys } from '../access/keyring.ts'
 
 /**
- * The three forms of an agent's base URL; `POST /v1/chat/completions/{session_id}` is a fourth way to identify a
- * session.
+ * The three forms of an agent's base URL. A session can also be identified by `POST /v1/chat/completions/{session_id}`.
  */
 export const BASE_PATHS = ['/:sessionId/v1', '/sessions/:sessionId/v1', '/v1'] as const
 
+/** The path parameters that may identify a session. */
 interface RouteParams {
   sessionId?: string
   responseId?: string
@@ -28,8 +28,8 @@ const NO_SESSION =
   'POST /sessions and send its key as bearer token or x-api-key.'
 
 /**
- * Returns the session of a request, which its path or its key identifies.
- * @throws ProxyError `unauthorized` or `invalid_request` without a session, `invalid_request` for an invalid id
+ * Returns the id of the session that the path or the key of a request identifies.
+ * @throws ProxyError `unauthorized` or `invalid_request` if they identify none, `invalid_request` for an invalid id
  */
 export async function getSessionId(request: FastifyRequest, sessions: Sessions): Promise<string> {
   const sessionId = await getNamedSession(request, sessions)
@@ -38,9 +38,9 @@ export async function getSessionId(request: FastifyRequest, sessions: Sessions):
 }
 
 /**
- * Returns the session of a request as {@link getSessionId} does. On an open proxy, a request without a session gets
- * one that is created for it alone and is returned in `x-session-id`. A common session would mix up the rollouts that
- * are configured incorrectly. A request that continues an earlier one without a session belongs to that one's session.
+ * Returns the id of a request's session as {@link getSessionId} does. On an open proxy, a request that identifies no
+ * session receives a new one, whose id is sent in `x-session-id`: in a common session, all agents without a session id
+ * would be mixed up. If the request continues a turn of such a session, it belongs to that session.
  * @param continuedTurn id of the turn that the request continues, according to its body
  */
 export async function getOrCreateSessionId(
@@ -64,8 +64,8 @@ async function createBareSession(sessions: Sessions): Promise<string> {
 }
 
 /**
- * Returns the session of a turn if it was created for a request without one. Named sessions are not found this way:
- * only clients that know the name may read them.
+ * Returns the session of a turn, but only if it was created for a request that identified none. A session with a name
+ * may only be read by clients that know the name.
  */
 async function findUnnamedSession(
   turnId: string | undefined,
@@ -75,7 +75,7 @@ async function findUnnamedSession(
   return sessionId && (await isSession(sessionId, sessions)) ? sessionId : undefined
 }
 
-/** Rejects the key of an ended session before the request reads or writes any of the session. */
+/** Returns a hook that rejects an agent key whose session was removed, before the handler reads or writes a session. */
 export function rejectEndedKeys(sessions: Sessions): preHandlerHookHandler {
   return ({ caller }, _reply, done) => {
     if (caller.is !== 'agent') done()
@@ -83,18 +83,18 @@ export function rejectEndedKeys(sessions: Sessions): preHandlerHookHandler {
   }
 }
 
-/** A session's id; undefined: the request identifies none; a promise only if the store must be queried. */
+/** The id of a request's session; undefined: the request identifies none; a promise if the store must be queried. */
 type SessionLookup = string | undefined | Promise<string | undefined>
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** The session that the request identifies; null: not determined yet, or none. */
+    /** The result of {@link getNamedSession}; null: it was not called yet. */
     namedSession: SessionLookup | null
   }
 }
 
 /**
- * Returns the session that a request identifies; determines it once.
+ * Returns the id of the session that a request identifies. It is determined once per request.
  * @throws ProxyError `invalid_request` for an invalid id
  */
 export function getNamedSession(request: FastifyRequest, sessions: Sessions): SessionLookup {
@@ -113,12 +113,12 @@ function findNamedSession(request: FastifyRequest, sessions: Sessions): SessionL
   )
 }
 
-/** Matches an API path, or the version before it, at the end of an id: a base URL contains neither. */
+/** Matches an API path at the end of an id. A base URL does not contain one after the id. */
 const API_PATH_END = /\/(?:v1|v1beta|chat|completions|messages|responses|models|count_tokens|tokenize)$/
 
 /**
- * Rejects an id that ends like an API path. Clients append the path to their base URL: with one that already contains
- * it, such as `http://proxy/s/v1/messages`, they would record in a session with another name.
+ * Rejects an id that ends in an API path. Clients append the path to their base URL; if that already contains it, as in
+ * `http://proxy/s/v1/messages`, their turns would be recorded in another session.
  */
 function rejectApiPath(sessionId: string): string {
   const [end] = API_PATH_END.exec(sessionId) ?? []
@@ -128,9 +128,9 @@ function rejectApiPath(sessionId: string): string {
 }
 
 /**
- * Returns the session that a key identifies. On an open proxy a session's key is its id, percent-encoded if a header
- * cannot contain it. Such a key never creates a session: SDKs send placeholder keys (`EMPTY`, `sk-none`), and all
- * rollouts that are configured incorrectly would share one session.
+ * Returns the session that a key identifies on an open proxy, where the key of a session is its id, percent-encoded
+ * where a header requires it. Such a key never creates a session: SDKs send placeholder keys (`EMPTY`, `sk-none`), so
+ * that all agents without a session id would share one session.
  */
 async function findSessionOfKey(
   headers: IncomingHttpHeaders,
@@ -153,12 +153,12 @@ async function isSession(key: string, sessions: Sessions): Promise<boolean> {
   }
 }
 
-/** The maximum length of an idempotency key; longer ones are ignored. */
+/** The maximum length of an idempotency key; longer keys are ignored. */
 const MAX_KEY_CHARS = 255
 
 /**
- * Returns the retry info that the client and other nodes declare. The OpenAI and Anthropic SDKs count attempts in this
- * header.
+ * Returns the retry info of a request: the retry count that the OpenAI and Anthropic SDKs send in a header, the
+ * idempotency key, and the messages between nodes.
  */
 export function readRetryInfo({ headers, forwarding }: FastifyRequest): RetryInfo {
   const header = headers['x-stainless-retry-count']

@@ -1,4 +1,4 @@
-/** The delivery of a turn's response to the agent's connection. */
+/** Delivers the response of a turn to the agent's connection. */
 import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
@@ -11,13 +11,13 @@ import { SseReply } from './sse-reply.ts'
 
 export interface DeliveryOptions {
   logger: Logger
-  /** The longest silence of a stream; default: 15 s, well below the idle limits of clients and load balancers. */
+  /** The maximum silence of a stream. Default: 15 s, well below the idle limits of clients and load balancers. */
   keepAliveMs?: number | undefined
   /** The interval of keep-alives in a response that is not streamed; absent: none. */
   answerKeepAliveMs?: number | undefined
 }
 
-/** The turn of a request, or the turns of one request with several choices. */
+/** The response of a turn, or of all turns of a request with several choices. */
 interface DeliverableTurn<Batch> {
   deliver(sink: { write(batch: Batch): Promise<void> | undefined }): Promise<void>
   readonly signal: AbortSignal
@@ -27,8 +27,11 @@ interface DeliverableTurn<Batch> {
 
 const KEEP_ALIVE_MS = 15_000
 
+/** The delivery of one response: as a stream, or complete. */
 export class ResponseDelivery {
-  /** Cancels the request when the agent disconnects, or if an event cannot be converted to its dialect. */
+  /**
+   * Aborts when the agent disconnects, or if an event cannot be converted to the dialect; the turn is cancelled then.
+   */
   readonly gone: AbortController
   readonly #dialect: AgentDialect
   readonly #request: FastifyRequest
@@ -44,8 +47,8 @@ export class ResponseDelivery {
   }
 
   /**
-   * Streams a response. Until the engine has accepted the request, a failure is thrown and becomes an HTTP error. The
-   * status line is sent with the first event or keep-alive, and a later failure becomes an event of the stream.
+   * Streams a response. The status line is sent with the first event or keep-alive. An earlier failure is thrown and
+   * becomes an HTTP error; a later one becomes an event of the stream.
    */
   async stream<Batch>(turn: DeliverableTurn<Batch>, writer: StreamWriter<Batch>): Promise<FastifyReply> {
     const dialect = this.#dialect
@@ -78,9 +81,9 @@ export class ResponseDelivery {
   }
 
   /**
-   * Sends a complete response: nothing before it is complete, except keep-alives if that takes long. Gateways and
-   * tunnels close a connection that is silent for a minute or two. Spaces before JSON are ignored and keep it open, but
-   * the first one commits the status 200.
+   * Sends a response when it is complete. Gateways and tunnels close a connection that is silent for a minute or two,
+   * so spaces can be sent meanwhile (`answerKeepAliveMs`): they keep the connection open, and clients ignore them
+   * before JSON. The first one commits the status 200.
    * @param toBody builds the body of the complete response
    * @returns the value for Fastify to send
    */
@@ -116,8 +119,8 @@ export class ResponseDelivery {
   }
 
   /**
-   * Converts events to text. An event that the dialect cannot represent is recorded as an error of the engine, because
-   * the agent has not disconnected.
+   * Converts events to text. If the dialect cannot represent an event, the turn is cancelled with this error instead of
+   * `agent_gone`, because the agent has not disconnected.
    */
   #convert<Batch>(batch: Batch, writer: StreamWriter<Batch>): string {
     try {
@@ -130,8 +133,8 @@ export class ResponseDelivery {
 }
 
 /**
- * Returns the error with its status in the message, as in clients' HTTP errors: agents decide by this text whether to
- * retry (pi), and a stream that has begun has no status line.
+ * Returns an error from 500 on with its status in the message. A stream that has begun has no status line, and some
+ * agents (pi) decide by this text whether to retry.
  */
 function withStatus(error: ProxyError): ProxyError {
   const { code, status, message } = error
@@ -140,8 +143,8 @@ function withStatus(error: ProxyError): ProxyError {
 }
 
 /**
- * Returns whether an SDK would retry this error's status: it also retries a broken connection, but not an error in a
- * 200.
+ * Returns whether SDKs retry an error of this status. After the status 200 the connection is closed for such an error,
+ * because SDKs also retry a broken connection, but not an error in the body of a 200.
  */
 function isRetryable(error: ProxyError): boolean {
   const isTransient =
@@ -149,6 +152,7 @@ function isRetryable(error: ProxyError): boolean {
   return isTransient && buildErrorHeaders(error)['x-should-retry'] !== 'false'
 }
 
+/** Sends a space at each interval, the first one with the status line. */
 function startHeartbeat(reply: FastifyReply, everyMs: number) {
   let hasBegun = false
   const { raw } = reply

@@ -1,4 +1,4 @@
-/** The agent routes of OpenAI Responses. Errors are those of the other OpenAI routes. */
+/** The agent routes of OpenAI Responses. */
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
@@ -57,12 +57,12 @@ function findContinuedTurn(body: unknown): string | undefined {
 
 function rejectReplay({ stream }: { stream?: string }): void {
   if (stream !== 'true') return
-  throw new ProxyError('unsupported', 'A response that has ended is not streamed again', { param: 'stream' })
+  throw new ProxyError('unsupported', 'A recorded response cannot be streamed', { param: 'stream' })
 }
 
 /**
- * Returns the dialect for one request. It first reads the responses that the request continues; its response repeats
- * the request's parameters.
+ * Creates the dialect for one request. It reads the recorded responses that the request continues, and keeps the
+ * parameters of the request, which the response repeats.
  * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
  */
 async function createResponsesDialect(

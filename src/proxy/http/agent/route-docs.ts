@@ -1,6 +1,6 @@
 /**
- * The descriptions of the agent routes in the OpenAPI document. The dialects validate bodies, which reach them
- * unchanged, and write errors and responses in their own format.
+ * The schemas of the agent routes in the OpenAPI document. They only document: the dialects validate the bodies, and
+ * write responses and errors.
  */
 import Type, { type TSchema } from 'typebox'
 import { nullable } from '../../../protocol/schema/field.ts'
@@ -105,8 +105,7 @@ export function createRouteDocs(
 ) {
   const content = {
     'application/json': { schema },
-    // Validators apply a schema to each event, and each dialect has its own events, which this document does not
-    // describe.
+    // The events of the dialects are not described, and validators would apply any other schema to each event.
     'text/event-stream': { schema: Type.Unknown({ description: 'Server-sent events of the dialect' }) },
   }
   const response = { 200: { description: 'The response', content }, '4xx': error, '5xx': error }

@@ -1,4 +1,4 @@
-/** The agent routes: every dialect under every form of a session's base URL. */
+/** The agent routes: each dialect below each form of a session's base URL. */
 import '@fastify/swagger'
 import type { FastifyInstance, FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'

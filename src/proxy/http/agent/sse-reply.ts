@@ -3,38 +3,38 @@ import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { hijack } from '../transport/hijack.ts'
 
-/** The time limit for an agent that does not read its response, and needlessly occupies an engine or a worker. */
+/** The time after which an agent that does not read its response is disconnected, because it occupies an engine. */
 const STALL_MS = 120_000
 
 const EVENTS = 'text/event-stream; charset=utf-8'
 
 /**
- * A reply of server-sent events with back-pressure from the agent. Each text is one chunk of the body (RFC 9112, 7.1),
- * framed here and written to the socket at once: Node's response would make four writes, at twice the CPU time.
+ * A reply of server-sent events with back-pressure. Each text is framed here as one chunk (RFC 9112, section 7.1) and
+ * written to the socket in one write: Node's response would make four writes, in twice the CPU time.
  */
 export class SseReply {
   readonly #reply: FastifyReply
   readonly #stallMs: number
-  /** The socket for framed chunks; undefined: the response writes the body itself, unframed for HTTP/1.0. */
+  /** The socket for chunks that are framed here; undefined: Node's response writes the body. */
   readonly #socket: Socket | undefined
 
   /**
-   * Takes the reply over from Fastify and writes its head.
+   * Takes the reply over from Fastify and sends its headers.
    * @param contentType content type of the stream
-   * @param stallMs time limit for an agent that reads nothing
+   * @param stallMs time after which an agent that reads nothing is disconnected
    */
   constructor(reply: FastifyReply, contentType = EVENTS, stallMs = STALL_MS) {
     this.#reply = reply
     this.#stallMs = stallMs
     hijack(reply, { contentType })
-    // A response that is queued after another one of its connection has no socket yet, and buffers its writes.
+    // A pipelined response has no socket yet and buffers its writes; a response to HTTP/1.0 is not chunked.
     const { chunkedEncoding, socket } = reply.raw
     this.#socket = chunkedEncoding && socket instanceof Socket ? socket : undefined
   }
 
   /**
-   * Writes a text. A closed socket accepts everything, because its request is aborted elsewhere. A socket that accepts
-   * nothing for too long is closed with the error ProxyError `agent_too_slow`.
+   * Writes a text. On a closed socket it does nothing, because the request is aborted elsewhere. A socket whose buffer
+   * stays full for too long is closed with a ProxyError `agent_too_slow`.
    * @param cancelled ends the wait when the request has been cancelled
    * @returns undefined, or a promise that resolves when the socket accepts more
    */
@@ -73,7 +73,7 @@ export class SseReply {
     raw.once('close', this.#closeWhenStalled())
   }
 
-  /** @returns whether the socket accepts more */
+  /** Writes a text. @returns false if the buffer of the socket is full */
   #write(text: string): boolean {
     if (this.#socket === undefined) return this.#reply.raw.write(text)
     return this.#socket.write(`${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`)

@@ -1,6 +1,6 @@
 /**
- * vLLM's `/tokenize` and `/detokenize` beside an agent's `/v1` (`vllm/entrypoints/serve/tokenize/protocol.py`), in
- * token mode: trainers such as NeMo Gym request the prompt ids of their latest request there.
+ * The routes `/tokenize` and `/detokenize` of vLLM (`vllm/entrypoints/serve/tokenize/protocol.py`) in token mode,
+ * beside an agent's `/v1`. Trainers such as NeMo Gym read the prompt ids of their latest request there.
  */
 import type { FastifyPluginCallback, FastifyRequest } from 'fastify'
 import Type from 'typebox'
@@ -96,13 +96,13 @@ function createTokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOp
 }
 
 /**
- * Returns the tokenizer.
+ * Returns the tokenizer of token mode.
  * @throws ProxyError `unsupported` in chat mode, where engines render the prompts; with status 404, because clients
- *   retry statuses from 500
+ *   would retry a status from 500 on
  */
 function toTokens({ runner }: Pick<RequestHandlerOptions, 'runner'>) {
   if (runner.tokens !== undefined) return runner.tokens
-  throw new ProxyError('unsupported', 'only a proxy in token mode (--tokenizer) returns tokens', {
+  throw new ProxyError('unsupported', 'This route requires token mode: start the proxy with --tokenizer', {
     status: 404,
   })
 }
