@@ -1,4 +1,4 @@
-/** One fetch of a consumer: leases units, and writes their rows with one unit in memory at a time. */
+/** Serves one fetch of a consumer: leases units, and writes their rows with one unit in memory at a time. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import type {
@@ -20,19 +20,20 @@ interface FetchParts {
   onRow(row: Trajectory): void
 }
 
-/** The sessions of a unit with their rows. */
+/** The sessions of a unit with their trajectories. */
 type UnitTrajectories = readonly { deliveries: number; trajectories: SessionTrajectories }[]
 
+/** One fetch of a consumer: its lease, and the units that are read or wait. */
 export class ConsumerFetch {
   readonly #parts: FetchParts
   readonly #lease: LeaseRequest
   readonly #body: Static<typeof FetchBody>
   readonly #progress: FetchProgress = { leasedTrees: new Set(), incomplete: 0 }
-  /** The units that are leased, and neither in the response nor discarded. */
+  /** The leased units that are neither in the response nor discarded yet. */
   #waiting: LeaseUnit[] = []
   readonly #discarded = { stale: 0, unversioned: 0 }
   /** The sessions that are in the response. */
-  readonly #acknowledged: string[] = []
+  readonly #returned: string[] = []
   #units = 0
 
   constructor(parts: FetchParts, lease: LeaseRequest, body: Static<typeof FetchBody>) {
@@ -42,8 +43,8 @@ export class ConsumerFetch {
   }
 
   /**
-   * Waits for the first unit; the others are read while the response is.
-   * @returns the response, as chunks of one JSON text. If it is not read to its end, the lease is released
+   * Waits for the first unit. The others are read while the client reads the response.
+   * @returns chunks of one JSON text. If they are not read to the end, the lease is released
    * @throws ProxyError `consumer_not_found`, or `signal.reason`
    */
   async createResponse(signal: AbortSignal): Promise<AsyncGenerator<string>> {
@@ -76,7 +77,7 @@ export class ConsumerFetch {
           separator = ','
         }
       }
-      // Python clients of the previous release fail for another key in `discarded`.
+      // `incomplete` is not in `discarded`, because Python clients of the previous release reject unknown keys there.
       const { incomplete } = this.#progress
       yield `],"discarded":${JSON.stringify(this.#discarded)},"incomplete":${incomplete}}`
       isComplete = true
@@ -85,7 +86,7 @@ export class ConsumerFetch {
     }
   }
 
-  /** @returns undefined: the limit is reached, or no unit is left */
+  /** Reads the next unit. @returns undefined if the limit is reached or no unit is left */
   async #next(): Promise<UnitTrajectories | undefined> {
     while (this.#units < this.#body.limit) {
       const [unit, ...rest] = this.#waiting
@@ -102,7 +103,7 @@ export class ConsumerFetch {
     return undefined
   }
 
-  /** @returns undefined for a unit that is discarded, or was removed or reset meanwhile */
+  /** Reads a unit. @returns undefined if it is discarded, or if a session was removed or reset meanwhile */
   async #read(unit: LeaseUnit): Promise<UnitTrajectories | undefined> {
     const sessions = await this.#readAll(unit)
     if (sessions === undefined) {
@@ -116,7 +117,7 @@ export class ConsumerFetch {
       return undefined
     }
     this.#units += 1
-    this.#acknowledged.push(...getSessionIds(unit))
+    this.#returned.push(...getSessionIds(unit))
     for (const { session } of unit)
       this.#parts.consumers.lateRewards.recordDelivery(session.sessionId, session.reward)
     return sessions
@@ -137,7 +138,7 @@ export class ConsumerFetch {
   }
 
   #release(): Promise<void> {
-    return this.#change('released', [...this.#acknowledged, ...this.#waiting.flatMap(getSessionIds)])
+    return this.#change('released', [...this.#returned, ...this.#waiting.flatMap(getSessionIds)])
   }
 
   async #change(to: LeaseChange['to'], sessionIds: readonly string[]): Promise<void> {
@@ -152,8 +153,8 @@ function getSessionIds(unit: LeaseUnit): string[] {
 }
 
 /**
- * Returns why the rows of a unit must not be trained on; of several reasons, `stale` has precedence. A row without
- * tokens has no version.
+ * Returns why the rows of a unit must not be trained on; `stale` has precedence over `unversioned`. Rows without
+ * sampled tokens are ignored.
  */
 function judgeStaleness(
   unit: UnitTrajectories,

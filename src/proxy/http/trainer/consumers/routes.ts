@@ -1,4 +1,4 @@
-/** Routes for consumers of completed sessions: what a trainer fetches and acknowledges. */
+/** Routes for consumers, through which a trainer fetches and acknowledges completed sessions. */
 import { randomUUID } from 'node:crypto'
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
@@ -37,19 +37,23 @@ const KNOWS_RUNS = { knowsRuns: true } as const
 const VIEWED = { knowsRuns: true, scope: 'view' } as const
 const NAMED = { params: schemas.ConsumerParams, querystring: schemas.RunQuery }
 
+/** The parts of a request that identify a consumer. */
 interface ConsumerRequest {
   params: Static<typeof schemas.ConsumerParams>
   query: Static<typeof schemas.RunQuery>
   caller: Caller
 }
 
-/** @throws ProxyError `forbidden`, `invalid_request` */
+/**
+ * Returns the prefix of the consumers and sessions of the run to which a request is restricted; empty: no run.
+ * @throws ProxyError `forbidden`, `invalid_request`
+ */
 function getNamePrefix({ query, caller }: Pick<ConsumerRequest, 'query' | 'caller'>): string {
   const run = getRequestedRun(caller, query.run)
   return run === undefined ? '' : getRunIdPrefix(run)
 }
 
-/** Returns the stored name. A run's consumers have a separate namespace. */
+/** Returns the stored name of a consumer. The consumers of a run have a separate namespace. */
 function getConsumerName(request: ConsumerRequest): string {
   return getNamePrefix(request) + request.params.consumer
 }

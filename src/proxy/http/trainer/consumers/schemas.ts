@@ -1,15 +1,17 @@
-/** Schemas of consumers of completed sessions; see `../sessions/schemas.ts`. */
+/** Schemas of the routes for consumers; see `../sessions/schemas.ts`. */
 import Type from 'typebox'
 import { nullable } from '../../../../protocol/schema/field.ts'
 import { DEFAULT_GROUP_TIMEOUT_MS } from '../../../store/port/consumers.ts'
 import { STRICT } from '../../schemas/described.ts'
 import { Trajectories, TrajectoriesQuery } from '../sessions/schemas.ts'
 
-/** One week. */
+/** The default of `hold_s`: one week. */
 const HOLD_S = 604_800
+/** The default of `lease_s`: half an hour. */
 const LEASE_S = 1_800
+/** The maximum of durations: one year. */
 const MAX_S = 31_536_000
-/** The last second of the year 9999. */
+/** The maximum of `since`: the last second of the year 9999. */
 const MAX_SINCE_S = 253_402_300_799
 const Plain = Type.Union([Type.String(), Type.Number(), Type.Boolean()])
 
@@ -31,7 +33,7 @@ export const NewConsumerBody = Type.Object(
   {
     metadata: Type.Optional(
       Type.Record(Type.String(), Plain, {
-        description: 'Only sessions whose metadata has each of these values',
+        description: 'Only sessions whose metadata contains all of these values',
       }),
     ),
     group_by: Type.Optional(
@@ -39,7 +41,7 @@ export const NewConsumerBody = Type.Object(
         Type.String({
           minLength: 1,
           description:
-            'Sessions with equal values of this metadata key are fetched as a group; null: one by one',
+            'Sessions with equal values of this metadata key are fetched as a group; null: each session is fetched alone',
         }),
       ),
     ),
@@ -59,7 +61,7 @@ export const NewConsumerBody = Type.Object(
     hold_s: Type.Number({
       ...{ minimum: 0, maximum: MAX_S, default: HOLD_S },
       description:
-        'Until it is acknowledged, a session is kept beyond its time to live, at most this long after its end',
+        'A session that is not acknowledged is kept beyond its time to live, at most this long after its end',
     }),
   },
   STRICT,
@@ -90,7 +92,7 @@ export const CountedConsumer = Type.Object({
     description: 'Includes sessions that its metadata filter excludes',
   }),
   discarded: Type.Integer({
-    description: 'The part of `acknowledged` that belongs to groups that stayed incomplete',
+    description: 'The number of `acknowledged` sessions that belong to groups that stayed incomplete',
   }),
 })
 export const DeletedConsumer = Type.Object({
@@ -114,12 +116,13 @@ export const FetchBody = Type.Object(
       minimum: 0,
       maximum: 600,
       default: 0,
-      description: 'The maximum time to wait for the first one',
+      description: 'The maximum time to wait for the first session or group',
     }),
     lease_s: leaseS,
     lease_id: Type.Optional({
       ...leaseId,
-      description: 'A name for the lease; a further fetch with it returns its sessions before new ones',
+      description:
+        'A name for the lease; a later fetch with the same name returns its sessions again before new ones',
     }),
     min_weight_version: Type.Optional(
       Type.Number({
@@ -137,7 +140,7 @@ export const Fetched = Type.Object({
   sessions: Type.Array(
     Type.Object({
       ...Trajectories.properties,
-      deliveries: Type.Integer({ description: 'The number of its leases, this one included' }),
+      deliveries: Type.Integer({ description: 'How often the session was leased, including this time' }),
     }),
     { description: 'The same as for trajectories; the sessions of a group are consecutive' },
   ),
@@ -165,7 +168,7 @@ export const ReleaseBody = Type.Object(
 
 const ids = (description: string) => Type.Array(Type.String(), { description })
 const lost = ids(
-  'The `session_ids` that another lease has after this one expired, or that were removed or reset',
+  'The `session_ids` that another lease contains since this one expired, or that were removed or reset',
 )
 export const Acknowledged = Type.Object({ acknowledged: ids('Never returned by a later fetch'), lost })
 export const Extended = Type.Object({ extended: ids('Until `lease_s` from now'), lost })

@@ -1,6 +1,7 @@
-/** Message content in the form of ATIF (`harbor/models/trajectories/content.py` of Harbor 0.25.0). */
+/** Converts message content to ATIF (`harbor/models/trajectories/content.py` of Harbor 0.25.0). */
 import { splitDataUrl } from '../../../../protocol/canonical/images.ts'
 
+/** A part of message content in ATIF. */
 export type AtifPart =
   | { type: 'text'; text: string }
   | { type: 'image'; source: { media_type: string; path: string } }
@@ -14,8 +15,9 @@ const MEDIA_TYPES: Readonly<Record<string, string>> = {
 }
 
 /**
- * Converts content. Text stays text. An image with an address becomes a part with this address; an image in the message
- * becomes a text that describes it, because a path in ATIF names a file next to the trajectory, and there is none.
+ * Converts content. Content with only text becomes one text. An image with a URL becomes a part with this URL. An image
+ * in the message becomes a text that describes it, because the path of an image in ATIF refers to a file beside the
+ * trajectory, and no such file is written.
  */
 export function toAtifContent(content: unknown): string | AtifPart[] {
   if (typeof content === 'string') return content

@@ -1,4 +1,6 @@
-/** The steps of one trajectory of ATIF (`harbor/models/trajectories/step.py` of Harbor 0.25.0), without token ids. */
+/**
+ * Builds the steps of an ATIF trajectory (`harbor/models/trajectories/step.py` of Harbor 0.25.0), without token ids.
+ */
 import { isRecord } from '../../../../base/json.ts'
 import { getMessagesBetween, type Message } from '../../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonical/messages.ts'
@@ -8,11 +10,13 @@ import { NewPrompts } from '../sessions/new-prompts.ts'
 import { type AtifPart, toAtifContent } from './atif-content.ts'
 import type { TurnText } from './read-session.ts'
 
+/** The result of a tool call in ATIF. */
 interface AtifResult {
   source_call_id?: string
   content: string | AtifPart[]
 }
 
+/** A step of a trajectory in ATIF. */
 export interface AtifStep {
   step_id: number
   timestamp: string
@@ -34,15 +38,15 @@ export interface AtifCounts {
   cached_tokens?: number
 }
 
-/** Builds the steps from the completed turns of one agent role, in the order of their indices. */
+/** A builder of steps from the completed turns of one agent role, which are added in the order of their indices. */
 export class AtifSteps {
   readonly steps: AtifStep[] = []
-  /** The turns of the steps that are turns. */
+  /** The turn of each step that a completion produced. */
   readonly turns = new Map<AtifStep, TurnText>()
   readonly #seen = new Set<Message>()
-  /** The system's and the user's messages, as JSON. */
+  /** The messages of system and user that are steps, as JSON. */
   readonly #texts = new Set<string>()
-  /** The last messages of completed requests. */
+  /** The last messages of the requests that were added, after which their completions follow. */
   readonly #answered = new Set<Message>()
   /** The step of each tool call, by the call's id. */
   readonly #calls = new Map<string, AtifStep>()
@@ -52,8 +56,7 @@ export class AtifSteps {
     const { lastMessage, promptPieces } = turn
     const timestamp = new Date(turn.startedAtMs).toISOString()
     const added = getMessagesBetween(undefined, lastMessage, (message) => this.#seen.has(message))
-    // A history that restarts, after a summary or with an edited first message, repeats messages that are already
-    // steps.
+    // A history that restarts, after a compaction or with an edited first message, repeats messages that are steps.
     const known = this.steps.length > 0 && added[0]?.depth === 1 ? new Set(this.#texts) : undefined
     for (const message of added) {
       this.#seen.add(message)
@@ -80,7 +83,7 @@ export class AtifSteps {
     }
   }
 
-  /** Adds an echo, unless its response is already a step, even if the agent has edited it. */
+  /** Adds an echo, unless the completion that it repeats, perhaps edited by the agent, is a step. */
   #addEcho({ parent }: Message, sent: ChatMessage & { role: 'assistant' }, timestamp: string): void {
     const calls = (sent.tool_calls ?? []).filter((call) => call.type === 'function')
     const isKnown = calls.length > 0 && calls.every(({ id }) => this.#calls.has(id))
@@ -150,7 +153,7 @@ export class AtifSteps {
   }
 }
 
-/** Parses arguments, which are an object in ATIF; text that is none is kept beside them. */
+/** Parses the arguments of a tool call, which must be an object in ATIF; other text is added in `extra`. */
 function parseArguments(text: string) {
   try {
     const value: unknown = JSON.parse(text)

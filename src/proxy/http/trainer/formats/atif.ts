@@ -1,6 +1,6 @@
 /**
- * A session in ATIF, Harbor's Agent Trajectory Interchange Format, version 1.7: `harbor/models/trajectories` of Harbor
- * 0.25.0, which also reads it.
+ * Writes a session in ATIF 1.7, Harbor's Agent Trajectory Interchange Format (`harbor/models/trajectories` of Harbor
+ * 0.25.0).
  */
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
@@ -12,6 +12,7 @@ import type { TurnText } from './read-session.ts'
 
 const VERSION = 'ATIF-v1.7'
 
+/** A session to write, and the reader of its token ids. */
 interface AtifSource {
   readonly reader: Pick<TurnReader, 'getTurn'>
   readonly session: SessionRecord
@@ -20,11 +21,11 @@ interface AtifSource {
 }
 
 /**
- * Builds the document from the completed turns of each agent role: the main role's are the trajectory, with its
- * compactions; each sub-agent's is one of `subagent_trajectories`. Steps are in memory without ids, which are read step
- * by step.
+ * Writes the document from the completed turns of a session. The turns of the main role, with its compactions, form the
+ * trajectory; those of each other role form one of `subagent_trajectories`. Memory contains the steps without token
+ * ids, which are read step by step.
  * @param turns in the order of their indices
- * @returns chunks of one JSON text; undefined without a completed turn, because a trajectory has at least one step
+ * @returns chunks of one JSON text; undefined if no turn was completed, because a trajectory has at least one step
  */
 export function writeAtifDocument(
   source: AtifSource,
@@ -72,7 +73,7 @@ async function* writeRootDocument(
   yield others.length > 0 ? ']}' : '}'
 }
 
-/** Yields a trajectory whose object is left open for further members. */
+/** Yields the JSON object of a trajectory without its closing brace, so that members can be added. */
 async function* writeTrajectory(
   source: AtifSource,
   [line, { steps, turns }]: [string, AtifSteps],

@@ -1,4 +1,4 @@
-/** A session in a foreign format, as lines of JSON. */
+/** Exports a session in a foreign format, as lines of JSON. */
 import type { Static } from 'typebox'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
@@ -13,9 +13,10 @@ import { writeTrainingTrace } from './training-trace.ts'
 type ExportQueryString = Static<typeof ExportQuery>
 
 /**
- * Reads the turns; the ids of `atif` are read step by step, while the response is.
+ * Reads the turns of a session and converts them. The token ids of `atif` are read step by step, while the client reads
+ * the response.
  * @param onRow called with each row
- * @returns chunks of lines; none if there is nothing to export
+ * @returns chunks of lines; no chunk if there is nothing to export
  * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
  */
 export async function exportSession(

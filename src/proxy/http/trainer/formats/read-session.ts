@@ -1,4 +1,4 @@
-/** A session as exports read it: the rows of its selected turns, and the turns' text. */
+/** Reads a session for an export: its turns into a builder of rows, and their texts. */
 import type { AgentRole } from '../../../session/roles/agent-role.ts'
 import type { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
@@ -29,8 +29,8 @@ const TEXT_FIELDS = [
 export type TurnText = Pick<TurnRecord, (typeof TEXT_FIELDS)[number]> & { readonly line: AgentRole }
 
 /**
- * Reads the turns into the builder. Texts stay in memory, token ids only in the builder, once each.
- * @returns the turns by their ids, in the order of their indices
+ * Adds the turns of a session to a builder, which stores each token id once.
+ * @returns the texts of the turns by turn id, in the order of their indices
  * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
  */
 export async function readSession(

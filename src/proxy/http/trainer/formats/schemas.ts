@@ -1,4 +1,4 @@
-/** Schemas of exports in foreign formats. */
+/** Schemas of the route that exports sessions in foreign formats. */
 import Type from 'typebox'
 import { STRICT } from '../../schemas/described.ts'
 import { TrajectoriesQuery } from '../sessions/schemas.ts'
@@ -10,7 +10,7 @@ export const ExportQuery = Type.Object(
     format: Type.Enum(['atif', 'training_trace', 'sft'], {
       description:
         "`atif`: Harbor's Agent Trajectory Interchange Format; `training_trace`: OpenEnv's `TrainingTrace`; `sft`: " +
-        '`input_ids` and `labels`, a line for each row',
+        '`input_ids` and `labels`, one line per row',
     }),
     ...choice.properties,
     ids: Type.Boolean({ default: true, description: 'Whether `atif` steps include token ids and logprobs' }),

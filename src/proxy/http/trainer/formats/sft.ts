@@ -1,15 +1,15 @@
 /**
- * Rows in the form in which TRL's `SFTTrainer` and most other trainers read tokenized data: `input_ids`, and `labels`
- * with -100 for no loss.
+ * Writes rows as tokenized data for TRL's `SFTTrainer` and most other trainers: `input_ids`, and `labels` with -100 for
+ * tokens without loss.
  */
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import { openObject, writeMember, writeNumbers } from '../sessions/json-stream.ts'
 
-/** The label that PyTorch's cross entropy ignores. */
+/** The label of a token without loss, which PyTorch's cross entropy ignores by default. */
 const NO_LOSS = -100
 
-/** Yields a line for each row with trained tokens; keeps one row in memory at a time. */
+/** Yields a line for each row with trained tokens. One row is in memory at a time. */
 export function* writeSftLines(sessionId: string, rows: Iterable<Trajectory>): Generator<string> {
   for (const row of rows) {
     const { prompt_ids: prompt, response_ids: response, response_mask: mask } = row

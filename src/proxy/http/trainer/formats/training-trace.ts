@@ -1,6 +1,6 @@
 /**
- * OpenEnv's `TrainingTrace`, version 1 (`openenv/core/harness/training.py` of 0.10.0), which TRL's AsyncGRPO trains on
- * (`trl/experimental/async_grpo/openenv_harness.py` of 1.16.0).
+ * Writes OpenEnv's `TrainingTrace`, version 1 (`openenv/core/harness/training.py` of 0.10.0), which TRL's AsyncGRPO
+ * trains on (`trl/experimental/async_grpo/openenv_harness.py` of 1.16.0).
  */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
@@ -10,11 +10,11 @@ import { buildResponseMessage } from '../traces/serialise.ts'
 import type { TurnText } from './read-session.ts'
 
 /**
- * Yields each turn that a row trains, once, row by row: TRL appends a turn to the one before it if its prompt begins
- * with that one's tokens, and otherwise begins a new row. A turn without exact ids is left out; its text is in the
- * prompts of the turns after it.
- * @param turns by their ids
- * @returns chunks of one JSON text; keeps one row in memory at a time
+ * Writes each trained turn once, row by row. TRL appends a turn to the previous one if its prompt begins with the
+ * tokens of that turn, and otherwise begins a new row. Turns without exact ids are omitted; later prompts contain their
+ * texts.
+ * @param turns the texts of turns by turn id
+ * @returns chunks of one JSON text. One row is in memory at a time
  */
 export function* writeTrainingTrace(
   rows: Iterable<Trajectory>,

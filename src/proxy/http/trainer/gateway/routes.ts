@@ -1,6 +1,6 @@
 /**
- * The second contract of rLLM's model gateway (`rllm_model_gateway/v2`: `server.py`, `client.py`): a session is created
- * and read below `/admin`, and its agent's key ends with the session.
+ * Routes of the second contract of rLLM's model gateway (`rllm_model_gateway/v2`: `server.py`, `client.py`): sessions
+ * are created and read below `/admin`, and an agent key is valid until its session is removed.
  */
 import type { FastifyPluginCallback } from 'fastify'
 import Type from 'typebox'
@@ -32,9 +32,14 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
 
   app.post(
     '/admin/sessions',
-    describe('gateway', 'Create a session whose agent has a key that ends with it', SessionCredentials, {
-      body: NewGatewaySessionBody,
-    }),
+    describe(
+      'gateway',
+      'Create a session with an agent key that is valid until the session is removed',
+      SessionCredentials,
+      {
+        body: NewGatewaySessionBody,
+      },
+    ),
     async (request) => {
       const { session_id: wanted, sampling_params: samplingParams } = request.body
       rejectWithoutAgentKeys(keyring)
@@ -93,8 +98,8 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
   done()
 }
 
-/** @throws ProxyError `unsupported` if the admin key is the only key that may make LLM requests */
+/** Rejects a request if agents have no keys. @throws ProxyError `unsupported` on a proxy with keys but no secret */
 function rejectWithoutAgentKeys(keyring: Keyring): void {
   if (keyring.isOpen || keyring.getAgentKey('any') !== undefined) return
-  throw new ProxyError('unsupported', 'Agents have no separate keys: start the proxy with --agent-key-secret')
+  throw new ProxyError('unsupported', 'Agents have no keys: start the proxy with --agent-key-secret')
 }

@@ -1,4 +1,4 @@
-/** Schemas of the second model-gateway contract; names are those of `rllm_model_gateway/v2/types.py`. */
+/** Schemas of the second model-gateway contract. Names are those of `rllm_model_gateway/v2/types.py`. */
 import Type from 'typebox'
 import { nullable } from '../../../../protocol/schema/field.ts'
 import { STRICT } from '../../schemas/described.ts'
@@ -14,13 +14,14 @@ export const NewGatewaySessionBody = Type.Object(
 export const SessionCredentials = Type.Object({
   session_id: Type.String(),
   agent_key: Type.String({
-    description: 'The key for the LLM requests of this session; it becomes invalid with the session',
+    description:
+      'The key for the LLM requests of this session; it becomes invalid when the session is removed',
   }),
 })
 
 const GatewayTrace = Type.Object({
   request: Type.Object({
-    request_id: Type.String({ description: 'The turn in `GET /sessions/{session_id}`' }),
+    request_id: Type.String({ description: 'The `turn_id` in `GET /sessions/{session_id}`' }),
     session_id: Type.String(),
     messages: Type.Array(fields()),
     prompt: nullable(Type.String()),

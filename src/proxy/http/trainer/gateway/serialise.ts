@@ -1,4 +1,4 @@
-/** Turns as the traces of the second model-gateway contract, in chunks of JSON text. */
+/** Writes turns as traces of the second model-gateway contract, in chunks of JSON text. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { writePromptJson } from '../../../session/prompts/prompt-chunks.ts'
 import type { TurnTrace } from '../../../session/trajectories/traces.ts'
@@ -6,7 +6,7 @@ import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.t
 import { openObject, writeMember, writeNumbers, writeTexts } from '../sessions/json-stream.ts'
 import { getExactTokens, parseInteger } from '../traces/serialise.ts'
 
-/** Yields a session with its completed turns; keeps one of them in memory at a time. */
+/** Yields a session with its completed turns. One turn is in memory at a time. */
 export async function* sessionTracesToWire(
   { sessionId, createdAtMs }: Pick<SessionRecord, 'sessionId' | 'createdAtMs'>,
   turns: AsyncIterable<TurnTrace>,
@@ -34,7 +34,7 @@ function* writeGatewayTrace({ turn, lineage }: TurnTrace): Generator<string> {
   yield '}'
 }
 
-/** Yields exactly one of messages, prompt and prompt_token_ids: rLLM's client rejects the session otherwise. */
+/** Yields the request with exactly one of messages, prompt and prompt_token_ids, which rLLM's client requires. */
 function* writeRequest({ turnId, sessionId, lastMessage, promptPieces, tools, params }: TurnRecord) {
   yield openObject({ request_id: turnId, session_id: sessionId })
   yield* writeMember('messages', writeTexts(getTextsUpTo(lastMessage)))

@@ -1,4 +1,4 @@
-/** The tokens that the sampler might have chosen instead at some positions of a row. */
+/** Reads the recorded alternatives (`top_logprobs`) to the tokens of a row. */
 import type { Static } from 'typebox'
 import type { TokenData } from '../../../../protocol/token-data/token-data.ts'
 import {
@@ -12,23 +12,25 @@ import type { TokenTexts } from './rows.ts'
 
 type TokenAlternatives = Static<typeof Alternatives>['alternatives'][number]
 
+/** A row, and the function that computes the positions of its turns. */
 interface AlternativesRow {
   row: Pick<Trajectory, 'prompt_ids' | 'response_ids'>
   layout: () => RowLayout
 }
 
-/** A range of tokens of prompt and response. */
+/** A range of positions in the prompt and the response of a row. */
 interface TokenRange {
   from: number
   count: number
 }
 
+/** The functions that read stored details and token texts. */
 interface AlternativesSources {
   details(turns: RowLayout['turns']): Promise<ReadonlyMap<string, TokenData>>
   texts(ids: Int32Array): Promise<TokenTexts | undefined>
 }
 
-/** @returns an entry for each token of the window that the row has; only details of its own turns are read */
+/** Returns an entry for each position of the range that the row has. Only details of turns in the range are read. */
 export async function readAlternatives(
   { row, layout: layoutOf }: AlternativesRow,
   { from, count }: TokenRange,
@@ -55,7 +57,7 @@ export async function readAlternatives(
   )
 }
 
-/** Reads the text of each token alone: none of them follows another one. */
+/** Reads the text of each token separately, because alternatives do not form a sequence. */
 async function readTexts(
   rows: readonly (TokenRow | null)[],
   texts: AlternativesSources['texts'],

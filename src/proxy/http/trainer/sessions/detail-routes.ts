@@ -1,4 +1,4 @@
-/** Routes that add data to sampled tokens after the turn has ended: a teacher's logprobs, a trainer's numbers. */
+/** Routes that add trainer data to sampled tokens of ended turns, such as a teacher's logprobs. */
 import type { FastifyPluginCallback } from 'fastify'
 import type { Backend } from '../../../engines/port/backend.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
@@ -29,7 +29,8 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   app.post(
     '/sessions/:sessionId/details',
     describe('sessions', "Add a trainer's data to sampled tokens", AddedDetails, {
-      description: 'Adds all of it or nothing, and replaces existing values. See docs/details.md.',
+      description:
+        'Adds all values, or none if one is invalid, and replaces existing values. See docs/details.md.',
       params: SessionParams,
       body: DetailsBody,
     }),
@@ -43,7 +44,7 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   app.post(
     '/sessions/:sessionId/score',
     describe('sessions', "Add a teacher's logprobs to sampled tokens", ScoredSession, {
-      description: 'An engine or worker scores each row. Nothing is stored if one cannot be scored.',
+      description: 'An engine or worker scores each row. No logprobs are stored if one row cannot be scored.',
       params: SessionParams,
       body: ScoreBody,
     }),

@@ -1,17 +1,17 @@
-/** Schemas of the data of rows and traces beyond ids and logprobs. */
+/** Schemas of the routes that add trainer data, and of the parameter `details`. */
 import Type, { type TArray, type TNull, type TNumber, type TOptional, type TUnion } from 'typebox'
 import { nullable } from '../../../../protocol/schema/field.ts'
 import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../../protocol/token-data/kinds.ts'
 import { STRICT } from '../../schemas/described.ts'
 
-/** Numbers of one turn's sampled tokens. */
+/** Lists of numbers for the sampled tokens of one turn, by kind. */
 const TurnTrainerData = Type.Object(
   Object.fromEntries(
     TRAINER_DATA_KINDS.map((kind) => [
       kind,
       Type.Optional(
         Type.Array(nullable(Type.Number()), {
-          description: 'One per sampled token; a shorter list is for the first tokens',
+          description: 'One number per sampled token; a shorter list applies to the first tokens',
         }),
       ),
     ]),

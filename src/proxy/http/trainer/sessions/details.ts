@@ -1,4 +1,4 @@
-/** Writes the details of rows and traces as JSON, chunk by chunk: those of a long row have many megabytes. */
+/** Writes the details of rows and traces as JSON, in chunks, because those of a long row have many megabytes. */
 import { ProxyError } from '../../../../base/errors.ts'
 import {
   TOKEN_DATA_KINDS,
@@ -17,22 +17,23 @@ import {
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { writeMember } from './json-stream.ts'
 
-/** The details that a client may request: the kinds, and the parameters with which turns were sampled. */
+/** The details that a client may request: kinds of token data, and the sampling parameters of turns. */
 const DETAIL_NAMES = [...TOKEN_DATA_KINDS, 'sampling'] as const
 
 type DetailName = (typeof DETAIL_NAMES)[number]
 
+/** The details that a request selects. */
 export class DetailSelection {
   readonly kinds: readonly TokenDataKind[]
   readonly sampling: boolean
 
-  /** @param names of the requested details */
   private constructor(names: ReadonlySet<DetailName>) {
     this.kinds = TOKEN_DATA_KINDS.filter((kind) => names.has(kind))
     this.sampling = names.has('sampling')
   }
 
   /**
+   * Parses the parameter `details`.
    * @param text names separated by commas, or `all`; undefined: none
    * @throws ProxyError `invalid_request`
    */
@@ -41,7 +42,7 @@ export class DetailSelection {
     const names = (text ?? '').split(',').filter((name) => name !== '')
     const unknown = names.find((name) => !isDetailName(name))
     if (unknown === undefined) return new DetailSelection(new Set(names.filter(isDetailName)))
-    const message = `'${unknown}' is no detail: ${DETAIL_NAMES.join(', ')}, or all`
+    const message = `'${unknown}' is not a detail; the details are ${DETAIL_NAMES.join(', ')}, or all`
     throw new ProxyError('invalid_request', message, { param: 'details' })
   }
 }
@@ -50,7 +51,7 @@ function isDetailName(name: string): name is DetailName {
   return (DETAIL_NAMES as readonly string[]).includes(name)
 }
 
-/** Returns the stored details by turn id. */
+/** Reads the stored details of turns. @returns them by turn id */
 export async function readStoredDetails(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
@@ -62,7 +63,7 @@ export async function readStoredDetails(
   return new Map([...packed].map(([turnId, parts]) => [turnId, unpackTokenData(parts)]))
 }
 
-/** Yields the members of a row with its details; each requested kind is present, null if no turn reported it. */
+/** Yields the JSON members with the details of a row. Each requested kind is present; null: no turn reported it. */
 export async function* writeDetailMembers(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
@@ -112,7 +113,7 @@ function createNumberMembers<Kind extends Exclude<TrainerDataKind, 'teacher_logp
   return Object.fromEntries(members) as Record<Kind, (row: RowDetails) => Generator<string>>
 }
 
-/** The number of entries in one chunk of text. */
+/** The number of entries in one chunk of JSON text. */
 const ENTRIES_PER_CHUNK = 256
 
 function* writeList<Entry>(
@@ -134,8 +135,8 @@ function formatIds({ ids }: TokenRow): string {
 }
 
 /**
- * Writes logprobs; those that are not finite become null, which JSON has no number for, and a mask has no sampled token
- * there.
+ * Formats logprobs. JSON.stringify writes null for a logprob that is not finite, such as NaN, which marks a logprob
+ * that the engine did not report.
  */
 function formatLogprobs({ logprobs }: TokenRow): string {
   return JSON.stringify(logprobs ?? null)
@@ -145,7 +146,7 @@ function hasLogprobs(rows: readonly (TokenRow | null)[] | null): boolean {
   return rows?.some((row) => row?.logprobs !== undefined) ?? false
 }
 
-/** The names of the types in NumPy. */
+/** The NumPy names of tensor types. */
 const DTYPES: Readonly<Record<Tensor['dtype'], string>> = {
   U8: 'uint8',
   I8: 'int8',

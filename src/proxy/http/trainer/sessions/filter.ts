@@ -1,4 +1,4 @@
-/** Converts the conditions of a query on sessions, and the totals and hits of a response. */
+/** Converts session filters from the wire format; totals, groups and search hits to it. */
 import type { Static } from 'typebox'
 import { getRunIdPrefix } from '../../../session/state/session-id.ts'
 import type {
@@ -19,7 +19,10 @@ import type {
   Totals,
 } from './read-schemas.ts'
 
-/** @throws ProxyError `forbidden`, `invalid_request` */
+/**
+ * Converts the filters of a query, restricted to the caller's run.
+ * @throws ProxyError `forbidden`, `invalid_request`
+ */
 export function toSessionFilter(
   query: Static<typeof ListQuery | typeof GroupsQuery | typeof ForestQuery | typeof SearchQuery>,
   caller: Caller,

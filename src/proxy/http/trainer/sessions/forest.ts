@@ -1,4 +1,4 @@
-/** Sessions as one forest of tokens, as JSON. */
+/** Writes sessions as one forest of tokens, in which rows with a common prefix share its tokens, as JSON. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
@@ -12,15 +12,15 @@ import type { ForestQuery } from './read-schemas.ts'
 import { addFormerNames, sessionToWire } from './serialise.ts'
 import { rejectPartial, reportRows } from './trajectory-query.ts'
 
-/** More than the samples of a group; all of their tokens are in memory at once. */
+/** The maximum number of sessions: larger than usual groups, but limited, because all tokens are in memory. */
 const MAX_SESSIONS = 128
 
-/** The kinds of the tokens that a turn read; several turns may have read one token. */
+/** The kinds of token data that several turns may report for one token, which a forest therefore cannot contain. */
 const PROMPT_KINDS: readonly TokenDataKind[] = ['prompt_logprobs', 'routed_experts']
 
 /**
- * Returns the matching sessions, the oldest first. @throws ProxyError `invalid_request` for more than {@link
- * MAX_SESSIONS}
+ * Returns the matching sessions, the oldest first.
+ * @throws ProxyError `invalid_request` for more than {@link MAX_SESSIONS}
  */
 export async function findForestSessions(
   reader: TurnReader,
@@ -32,9 +32,9 @@ export async function findForestSessions(
 }
 
 /**
- * Reads the turns of all sessions; their details are read node by node, while the response is.
+ * Reads the turns of all sessions. Their details are read node by node, while the client reads the response.
  * @param onRow called with each row
- * @returns the response, as chunks of one JSON text
+ * @returns chunks of one JSON text
  * @throws ProxyError `invalid_request`; `session_not_found` for a session that was removed or reset while it was read
  */
 export async function queryForest(
@@ -67,7 +67,10 @@ export async function queryForest(
   )
 }
 
-/** @throws ProxyError `invalid_request` */
+/**
+ * Parses the parameter `details` of a forest; `all` selects the kinds that it can contain.
+ * @throws ProxyError `invalid_request`
+ */
 function parseDetailKinds(details: string | undefined): readonly TokenDataKind[] {
   const { kinds } = DetailSelection.parse(details)
   if (kinds.length === TOKEN_DATA_KINDS.length) return kinds.filter((kind) => !PROMPT_KINDS.includes(kind))
@@ -103,7 +106,7 @@ async function* forestToWire(
   yield ']}'
 }
 
-/** Yields the details of a node; a node that no row trains has none. */
+/** Yields the details of a sampled node. A node that no row trains has none. */
 function writeNodeDetails(
   reader: TurnReader,
   { sessionId, turn, ids }: CompletionTokens,

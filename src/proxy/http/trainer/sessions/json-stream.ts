@@ -1,29 +1,30 @@
-/** Writes JSON chunk by chunk, so that a response of any size takes little memory. */
+/** Writes JSON in chunks, so that a response of any size occupies little memory. */
 import { Readable } from 'node:stream'
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import type { FastifyReply } from 'fastify'
 
-/** The number of numbers per chunk, whose text is some tens of kilobytes. */
+/** The length of the part of a list that one chunk contains, so that its text has some tens of kilobytes. */
 const NUMBERS_PER_CHUNK = 4096
 
-/** Replaces numbers that are not finite, which JSON cannot express; null would break readers that expect numbers. */
+/** The replacement for numbers that JSON cannot express; readers that expect numbers would reject null. */
 const LOWEST = String(-Number.MAX_VALUE)
 
-/** The number of characters per write. */
+/** The minimum number of characters per write. */
 const BLOCK_LENGTH = 65_536
 
 type NumberArray = Int32Array | Uint8Array | Float64Array
 
+/** The chunks of a JSON text. */
 type Chunks = AsyncIterable<string> | Iterable<string>
 
-/** Responds with the JSON text that the chunks form. */
+/** Sends the JSON text that the chunks form. */
 export function streamJson(reply: FastifyReply, chunks: Chunks): FastifyReply {
   return reply.type('application/json; charset=utf-8').send(createJsonStream(chunks))
 }
 
 /**
- * Returns a body that is produced no faster than the client reads it; when the client disconnects, `return()` of
- * `chunks` is called.
+ * Returns a body that is generated no faster than the client reads it. When the client disconnects, `return()` is
+ * called on `chunks`.
  */
 export function createJsonStream(chunks: Chunks): Readable {
   return Readable.from(joinBlocks(chunks), { objectMode: false })
@@ -36,13 +37,13 @@ async function* joinBlocks(chunks: Chunks): AsyncGenerator<string> {
     if (block.length < BLOCK_LENGTH) continue
     yield block
     block = ''
-    // Otherwise a client that reads as fast as the proxy writes would delay all other requests.
+    // Without this, a client that reads as fast as the proxy writes would delay all other requests.
     await yieldToEventLoop()
   }
   if (block !== '') yield block
 }
 
-/** Yields a plain object as JSON, its arrays element by element, so that no chunk is as long as the response. */
+/** Yields an object as JSON. Its arrays are written element by element, so that no chunk contains a whole array. */
 export function* writeObject(values: object): Generator<string> {
   let separator = '{'
   for (const [name, value] of Object.entries(values)) {
@@ -80,12 +81,12 @@ export function* writeTexts(items: readonly string[]): Generator<string> {
   yield ']'
 }
 
-/** Returns a JSON object of plain values, left open for members that are written chunk by chunk. */
+/** Returns a JSON object without its closing brace, so that members can be added in chunks. */
 export function openObject(values: object): string {
   return JSON.stringify(values).slice(0, -1)
 }
 
-/** Yields a member that follows others. */
+/** Yields a member of an object, preceded by a comma. */
 export function* writeMember(name: string, chunks: Iterable<string>): Generator<string> {
   yield `,"${name}":`
   yield* chunks

@@ -7,7 +7,7 @@ import { STRICT } from '../../schemas/described.ts'
 const labels = (description: string) => Type.Array(Type.String(), { description })
 const note = () => nullable(Type.String({ description: 'A note by people; null: none' }))
 
-/** The marks of a turn. */
+/** The labels and the note of a turn. */
 export const turnMarkFields = { labels: labels('Labels by people'), note: note() }
 
 export const sessionMarkFields = withFormerProperties({
@@ -23,7 +23,7 @@ const change = {
     Type.Array(Type.String({ minLength: 1, maxLength: 100, pattern: '^\\S(.*\\S)?$' }), {
       maxItems: 50,
       uniqueItems: true,
-      description: 'All of them; `[]`: none',
+      description: 'The complete list, which replaces the previous one',
     }),
   ),
   note: Type.Optional(nullable(Type.String({ minLength: 1, maxLength: 10_000, description: 'null: none' }))),

@@ -1,10 +1,10 @@
 /**
- * Names of turns that trainers and agents use: the index, the turn id, or the id of the response that the agent
- * received.
+ * Resolves the names of turns that trainers and agents use: the index, the turn id, or the id of the response that the
+ * agent received.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 
-/** Ids of responses are the turn's UUID after the dialect's prefix; Gemini has no prefix, Messages omits the dashes. */
+/** Matches a response id: the UUID of the turn after a prefix of the dialect (Gemini: none; Messages: no dashes). */
 const RESPONSE_ID =
   /^(?:chatcmpl-|cmpl-|resp_|msg_)?([\da-f]{8})-?([\da-f]{4})-?([\da-f]{4})-?([\da-f]{4})-?([\da-f]{12})$/
 
@@ -14,7 +14,7 @@ export function toTurnId(name: string): string {
 }
 
 /**
- * Returns `body` with its turns named by index or turn id.
+ * Replaces response ids in the `turns` of a body by turn ids.
  * @throws ProxyError `invalid_request` for a turn that is named twice
  */
 export function withTurnNames<Body extends { turns?: Record<string, unknown> }>(body: Body): Body {
@@ -23,7 +23,7 @@ export function withTurnNames<Body extends { turns?: Record<string, unknown> }>(
   for (const [name, value] of Object.entries(body.turns)) {
     const turn = toTurnId(name)
     if (turn in turns) {
-      const message = `'turns' has turn '${turn}' twice: by two forms of its id`
+      const message = `'turns' contains turn '${turn}' twice, by two forms of its id`
       throw new ProxyError('invalid_request', message, { param: 'turns' })
     }
     turns[turn] = value

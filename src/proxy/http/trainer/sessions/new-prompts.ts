@@ -1,19 +1,19 @@
 import type { TurnRecord } from '../../../store/port/turn-store.ts'
 
-/** A node in the tree of prompts: the prompts that begin with the same complete chunks. */
+/** A node in the tree of prompts. Its prompts begin with the same complete chunks. */
 interface PromptNode {
   readonly next: Map<string, PromptNode>
-  /** The last chunks of prompts that end here, and the latest turn with each. */
+  /** The last chunks of the prompts that end at this node, with the latest turn of each. */
   readonly ends: Map<string, string>
 }
 
-/** The number of ends that are kept per node: agents that sample many completions there send the same prompt. */
+/** The maximum number of stored ends per node. More are rare: agents that sample repeatedly send the same prompt. */
 const MAX_ENDS = 16
 
-/** The JSON text of an empty prompt without its last character: every other prompt begins with it. */
+/** The JSON texts of empty prompts without their last character: every prompt begins with one of them. */
 const EMPTY = new Set(['[', '"'])
 
-/** The position in a list of chunks at which an earlier turn's prompt ends. */
+/** The position in a list of chunks at which the prompt of an earlier turn ends. */
 interface CommonPrefix {
   readonly turnId: string
   readonly position: number
@@ -22,14 +22,16 @@ interface CommonPrefix {
 }
 
 /**
- * Finds the earlier turn whose complete prompt is a prefix of a completion's prompt, so that the prompt can be shown
- * without it.
+ * An index of the prompts of a session's completions, which finds the longest earlier prompt that is a prefix of a new
+ * one, so that the new one can be shown without it.
  */
 export class NewPrompts {
   readonly #first = createNode()
 
   /**
-   * @returns the turn of the longest such prompt (the latest of several), and the rest after it, as chunks of a prompt
+   * Adds the prompt of a turn.
+   * @returns the turn with the longest earlier prompt that is a prefix, the latest of several, and the rest of the new
+   *   prompt as chunks
    */
   add({ turnId, promptPieces: chunks }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
     let node = this.#first

@@ -1,4 +1,4 @@
-/** One turn of a session. */
+/** Reads one turn of a session. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { AgentRoleFinder } from '../../../session/roles/agent-role-finder.ts'
@@ -8,8 +8,8 @@ import { RequestHistory } from './request-history.ts'
 import { turnToWire } from './serialise.ts'
 
 /**
- * Reads the turn as chunks of one JSON text. Its agent role and the new part of its request depend on the turns before
- * it, whose outlines are read.
+ * Returns a turn as chunks of one JSON text. The outlines of all earlier turns are read, on which its agent role and
+ * the new part of its request depend.
  * @throws ProxyError `turn_not_found`
  */
 export async function readTurnByIndex(

@@ -1,5 +1,6 @@
-/** pass@k: how often at least one of k samples of a task passes, estimated from its samples. */
+/** Estimates pass@k: the probability that at least one of k samples of a task passes. */
 
+/** The counts of the samples of one task. */
 interface TaskSamples {
   /** The number of samples that have a reward. */
   readonly rewards: { readonly count: number }
@@ -8,8 +9,8 @@ interface TaskSamples {
 }
 
 /**
- * Returns the mean over all tasks with at least k samples, for k of 1, 2, 4 and so on, by the unbiased estimator of
- * Chen et al., "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
+ * Returns pass@k for k of 1, 2, 4 and so on: the mean over all tasks with at least k samples of the unbiased estimator
+ * of Chen et al., "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
  */
 export function computePassAtK(tasks: readonly TaskSamples[]): Record<string, number> {
   const found: Record<string, number> = {}

@@ -1,21 +1,19 @@
-/** A preview of a session: its task and its last completion, in one line each. */
+/** Reads the preview of a session: its task and its last completion, in one line each. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { getContentText } from '../../../../protocol/transcript/messages.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { AgentRoleFinder } from '../../../session/roles/agent-role-finder.ts'
 import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port/turn-store.ts'
 
-/**
- * The maximum number of turns for which the last completion is read, because it requires reading all turns before it.
- */
+/** The maximum number of turns of a session whose last completion is read, which requires reading all turns. */
 const MAX_TURNS = 256
 const MAX_CHARS = 300
 
 const REMINDER = /<system-reminder>[\s\S]*?<\/system-reminder>/g
 
 /**
- * Returns the last user message of the main role's first request, and its last completion with a text; null: there is
- * none.
+ * Returns the last user message of the main role's first request, and the main role's last completion with a text.
+ * Either is null if there is none.
  */
 export async function readPreview(
   reader: Pick<TurnReader, 'readOutlines'>,
@@ -39,7 +37,7 @@ function getTask({ lastMessage, promptPieces }: TurnOutline): string | null {
   )
   const texts = messages.filter(({ role }) => role === 'user').map(({ content }) => getContentText(content))
   if (texts.length === 0) return toOneLine(promptPieces.join('').slice(0, MAX_CHARS))
-  // Some agents add their own notes before or after the task, as a user's text.
+  // Some agents add reminders before or after the task, as messages of the user.
   const tasks = texts.map((text) => toOneLine(text.replaceAll(REMINDER, '')))
   return tasks.findLast((task) => task !== null) ?? toOneLine(texts.at(-1)!)
 }

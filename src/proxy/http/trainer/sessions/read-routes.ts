@@ -1,4 +1,4 @@
-/** Read-only routes of sessions. They serve a proxy, and a database without one. */
+/** Read-only routes of sessions, which both a proxy and a viewer of a database serve. */
 import { Readable } from 'node:stream'
 import { constants, createGzip } from 'node:zlib'
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
@@ -32,7 +32,7 @@ import { readTrajectories } from './trajectory-query.ts'
 import { readTree } from './tree.ts'
 import { readTurnFigures, turnFiguresToWire } from './turn-figures.ts'
 
-/** Returns the texts of tokens by the tokenizer of this model; undefined if none is available. */
+/** A function that decodes tokens with the tokenizer of a model, one by one; undefined: no tokenizer is available. */
 export type TokenTextReader = (model: string | null, ids: Int32Array) => Promise<TokenTexts | undefined>
 
 export interface ReadRoutesOptions {
@@ -61,7 +61,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
       config: { knowsRuns: true },
       ...describe('sessions', 'List sessions', reads.SessionList, {
         description:
-          'Any number of `metadata.<key>=<value>` parameters select the sessions with this metadata.',
+          'Parameters `metadata.<key>=<value>`, of which there may be several, select sessions with this metadata.',
         querystring: reads.ListQuery,
       }),
     },
@@ -81,7 +81,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     {
       config: { knowsRuns: true },
       ...describe('sessions', 'Search the text of turns', reads.SearchHits, {
-        description: 'The latest turns first. The same filters as in the list of sessions.',
+        description: 'The latest turns are first. The filters are those of the list of sessions.',
         querystring: reads.SearchQuery,
       }),
     },
@@ -97,7 +97,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     {
       config: { knowsRuns: true },
       ...describe('sessions', 'Group sessions by a metadata value', reads.Groups, {
-        description: 'The same filters as in the list of sessions.',
+        description: 'The filters are those of the list of sessions.',
         querystring: reads.GroupsQuery,
       }),
     },
@@ -163,7 +163,7 @@ function forestRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): voi
     {
       config: { knowsRuns: true },
       ...describe('sessions', 'Read the rows of a group, each token once', reads.TokenForest, {
-        description: 'The same filters as in the list of sessions; at most 128 sessions.',
+        description: 'The filters are those of the list of sessions. At most 128 sessions may match.',
         querystring: reads.ForestQuery,
       }),
     },
@@ -278,15 +278,15 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   )
 }
 
-/** Sends a plain object, its arrays element by element. */
+/** Sends an object as JSON, and writes its arrays element by element. */
 function sendJson(request: FastifyRequest, reply: FastifyReply, value: object): FastifyReply {
   return sendCompressed(request, reply, createJsonStream(writeObject(value)))
 }
 
-/** Responses are so repetitive that the fastest level suffices. */
+/** The fastest level of compression, which suffices because responses are repetitive. */
 const LEVEL = constants.Z_BEST_SPEED
 
-/** Sends the JSON, compressed if the client accepts that. */
+/** Sends JSON, compressed if the client accepts gzip. */
 function sendCompressed({ headers }: FastifyRequest, reply: FastifyReply, body: Readable): FastifyReply {
   void reply.type('application/json; charset=utf-8').header('vary', 'accept-encoding')
   const accepts = /(^|,)\s*gzip\s*(;q=(1|0?\.[1-9])\S*)?\s*(,|$)/.test(headers['accept-encoding'] ?? '')

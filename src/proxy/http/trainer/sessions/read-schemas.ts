@@ -26,7 +26,9 @@ const filterFields = {
   ),
   label: Type.Optional(Type.String({ description: 'A label of the session, or of one of its turns' })),
   q: Type.Optional(
-    Type.String({ description: 'A part of the id, a metadata value, a label or a note; case-insensitive' }),
+    Type.String({
+      description: 'A substring of the id, a metadata value, a label or a note; case-insensitive',
+    }),
   ),
   reward_min: Type.Optional(Type.Number()),
   reward_max: Type.Optional(Type.Number()),
@@ -147,7 +149,7 @@ export const TokenForest = Type.Object({
       ),
       ids: prompt_ids,
       session_id: Type.Optional(
-        Type.String({ description: 'Only for sampled tokens, like all fields below' }),
+        Type.String({ description: 'Present for sampled tokens only, as all fields below' }),
       ),
       ...Type.Partial(Type.Object({ ...turnFields, ...toProperties(rowDetailFields) })).properties,
       logprobs: Type.Optional(
@@ -164,7 +166,7 @@ const rewardFields = {
   min: nullableNumber(),
   max: nullableNumber(),
 }
-/** The counts of groups and totals; each is a sum over sessions. */
+/** The counts of groups and totals, which are sums over sessions. */
 const countFields = {
   sessions: Type.Integer(),
   active: Type.Integer(),
@@ -195,11 +197,11 @@ export const Group = Type.Object({
   rewards: Type.Object(rewardFields),
   passed: Type.Optional(count('With `pass_reward`: the number of rewards that pass')),
   zero_variance: Type.Boolean({
-    description: 'Whether there are two or more rewards, all equal, from which a trainer learns nothing',
+    description: 'Whether there are two or more rewards and all are equal, so that their advantages are 0',
   }),
-  created_at: Type.Number({ description: 'The creation of its first session; seconds since the epoch' }),
+  created_at: Type.Number({ description: 'The creation time of its first session; seconds since the epoch' }),
   reward_components: Type.Record(Type.String(), Type.Number(), {
-    description: 'Their means over the sessions that have them',
+    description: 'The mean of each component over the sessions that have it',
   }),
   of_turns: Type.Optional(
     nullable(
@@ -232,14 +234,14 @@ export const TreeTurn = Type.Object(
     parent: nullable(
       Type.Integer({
         description:
-          'The index of the turn that it follows in a row; if it begins a row, of an earlier turn that shares a prefix with its ' +
-          'prompt; null: none, or fewer than 8 tokens',
+          'The index of the turn that it continues in a row; if it begins a row, the index of an earlier turn that shares a ' +
+          'prefix of at least 8 tokens with its prompt; null: there is none',
       }),
     ),
     shared_tokens: count(
-      "The number of tokens of the prompt that are those of its parent's prompt and completion",
+      'The length of the prefix that its prompt shares with the prompt and completion of its parent, in tokens',
     ),
-    continues: Type.Boolean({ description: 'Whether it follows its parent in a row' }),
+    continues: Type.Boolean({ description: 'Whether it continues its parent in a row' }),
     message_parent: nullable(
       Type.Integer({
         description: 'The index of the turn that its messages continue; null: it begins a conversation',
@@ -251,7 +253,7 @@ export const TreeTurn = Type.Object(
           why: Type.Enum([...NEW_ROW_REASONS]),
           turn: nullable(Type.Integer({ description: 'The index of the turn that it could have continued' })),
           text: Type.String({ description: 'A description for people' }),
-          split: Type.Boolean({ description: 'Whether it splits what could be one row' }),
+          split: Type.Boolean({ description: 'Whether the turn could have been in one row with `turn`' }),
           changes: Type.Array(
             Type.Object({
               what: Type.String(),
@@ -284,9 +286,11 @@ export const TreeTurn = Type.Object(
     }),
     started_at: Type.Number({ description: 'Seconds since the epoch' }),
     first_token_ms: nullable(
-      Type.Number({ description: 'The time after `started_at`, including the queue wait' }),
+      Type.Number({ description: 'The time from `started_at` to the first token, including the queue wait' }),
     ),
-    duration_ms: nullable(Type.Number({ description: 'The time after `started_at`, as above' })),
+    duration_ms: nullable(
+      Type.Number({ description: 'The time from `started_at` to the end, including the queue wait' }),
+    ),
     finish_reason: nullableText(),
     exact: Type.Boolean(),
     inexact_reason: nullableText(),
@@ -334,7 +338,7 @@ export const TokensQuery = Type.Object(
 )
 
 export const RowSummary = Type.Object({
-  row: count('Its index in `trajectories`'),
+  row: count('The index of the row in `trajectories`'),
   prompt_tokens: Type.Integer(),
   response_tokens: Type.Integer(),
   trained_tokens: count('The number of tokens with mask 1'),
@@ -345,7 +349,9 @@ export const Rows = Type.Object({ rows: Type.Array(RowSummary) })
 
 export const TokenTexts = Type.Object({
   source: nullable(Type.String({ description: 'The tokenizer; null: none is available for the model' })),
-  texts: nullable(Type.Array(Type.String({ description: 'The text that each token adds' }))),
+  texts: nullable(
+    Type.Array(Type.String({ description: 'The text that the token adds to those before it' })),
+  ),
 })
 
 export const AlternativesQuery = Type.Object(

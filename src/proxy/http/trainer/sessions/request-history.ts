@@ -2,18 +2,23 @@ import type { Message } from '../../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../../store/port/turn-store.ts'
 import { NewPrompts } from './new-prompts.ts'
 
+/** The parts of a request that earlier requests contain. */
 export type RequestOverlap = ReturnType<RequestHistory['add']>
 
 /**
- * Finds the part of each request that no earlier request begins with, so that a conversation can be shown without
- * repetition. The turns of one session are added in order.
+ * The requests of a session's turns, which are added in order. It finds the part of each request that is new, so that a
+ * conversation can be shown without repetition.
  */
 export class RequestHistory {
   /** The latest turn whose request contains each message. */
   readonly #turns = new Map<Message, string>()
   readonly #prompts = new NewPrompts()
 
-  /** @returns how many leading messages are known, and from which turn (the latest of several); the same for prompts */
+  /**
+   * Adds the request of a turn.
+   * @returns how many of its leading messages an earlier request contains, and the latest such turn; the same for a
+   * prompt
+   */
   add(turn: Pick<TurnRecord, 'turnId' | 'lastMessage' | 'promptPieces'>) {
     return { messages: this.#addMessages(turn), prompt: this.#prompts.add(turn) }
   }

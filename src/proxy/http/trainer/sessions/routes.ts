@@ -1,4 +1,4 @@
-/** Routes by which trainers manage sessions. The routes that read sessions are in `../read/`. */
+/** Routes with which trainers manage sessions. The routes that read sessions are in `read-routes.ts`. */
 import { randomUUID } from 'node:crypto'
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
@@ -97,26 +97,26 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
   const changes = {
     complete: {
       summary: 'End a session as completed',
-      answer: schemas.EndedSession,
+      response: schemas.EndedSession,
       change: (id: string) => runUnlessMissing(id, async () => sessionToWire(await sessions.complete(id))),
     },
     abort: {
       summary: 'End a session as aborted',
-      answer: schemas.EndedSession,
+      response: schemas.EndedSession,
       change: (id: string) => runUnlessMissing(id, async () => sessionToWire(await sessions.abort(id))),
     },
     reset: {
       summary: 'Delete the turns of a session and reopen it',
-      answer: schemas.Session,
+      response: schemas.Session,
       change: async (id: string) => sessionToWire(await sessions.reset(id)),
     },
   }
-  for (const [name, { summary, answer: schema, change }] of Object.entries(changes)) {
+  for (const [name, { summary, response, change }] of Object.entries(changes)) {
     app.post(
       `/sessions/:sessionId/${name}`,
       {
         config: { ofOwner: 'change' },
-        ...describe('sessions', summary, schema, { params: schemas.SessionParams, body: Nothing }),
+        ...describe('sessions', summary, response, { params: schemas.SessionParams, body: Nothing }),
       },
       ({ params }) => change(params.sessionId),
     )
@@ -202,8 +202,8 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
 }
 
 /**
- * Runs a change, and returns `not_found` instead of an error if there is no session. Trainers end and remove sessions
- * in a `finally`, whether or not their agent has made a request: an error there would cost them the whole rollout.
+ * Runs a change, and returns the status `not_found` instead of an error if the session does not exist. Trainers end
+ * sessions in a `finally`, whether or not the agent has sent a request; an error there would fail the whole rollout.
  */
 async function runUnlessMissing(sessionId: string, change: () => Promise<object>): Promise<object> {
   try {
@@ -217,7 +217,7 @@ async function runUnlessMissing(sessionId: string, change: () => Promise<object>
 function toNewSessionRequest(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
   const { session_id: sessionId, sampling_params: samplingParams, trust_agent: trustAgent, ...others } = body
   const { edited_calls: editedCalls, continue_responses: continueResponses, ttl_s: ttlS, ...rest } = others
-  // Databases store whole milliseconds.
+  // Sessions store durations in milliseconds.
   const ttlMs = ttlS === undefined || ttlS === null ? ttlS : ttlS * 1000
   return { ...rest, sessionId, samplingParams, trustAgent, editedCalls, continueResponses, ttlMs }
 }

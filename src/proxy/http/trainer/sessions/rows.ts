@@ -1,4 +1,4 @@
-/** Training-ready rows one by one: their summary, and their tokens in binary form. */
+/** Reads single training-ready rows: their summaries, and their tokens in binary form. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { TRAINER_DATA_KINDS } from '../../../../protocol/token-data/kinds.ts'
@@ -13,12 +13,15 @@ import { readStoredDetails } from './details.ts'
 import type { RowsQuery } from './read-schemas.ts'
 import { addFormerNames } from './serialise.ts'
 
-/** The turn index of a token that no turn sampled. */
+/** The value of `turns` for a token that no turn sampled. */
 const NO_TURN = -1
 
 type RowQuery = Static<typeof RowsQuery>
 
-/** Reads the session. @returns its rows, each assembled when it is pulled, and the model of each turn */
+/**
+ * Reads the turns of a session.
+ * @returns its rows, each of which is assembled when it is iterated, and the models by turn index
+ */
 export async function readRows(reader: TurnReader, session: SessionRecord, query: RowQuery) {
   const builder = new TrajectoryBuilder({ sideCalls: query.side_calls })
   const models = new Map<number, string | null>()
@@ -29,7 +32,7 @@ export async function readRows(reader: TurnReader, session: SessionRecord, query
   return { placed: builder.locateRows({ select: 'all' }, session.reward, session.marks), models }
 }
 
-/** @throws ProxyError `row_not_found` */
+/** Reads one row by its number. @throws ProxyError `row_not_found` */
 export async function readRow(reader: TurnReader, session: SessionRecord, number: number, query: RowQuery) {
   const { placed, models } = await readRows(reader, session, query)
   let index = 0
@@ -40,7 +43,7 @@ export async function readRow(reader: TurnReader, session: SessionRecord, number
   throw new ProxyError('row_not_found', `The session has ${index} rows, counted from 0`)
 }
 
-/** Summarizes a row: the lengths of its arrays and statistics of them, in place of the arrays. */
+/** Returns a row without its arrays, with their lengths and statistics. */
 export function summarizeRow(row: Trajectory, number: number) {
   const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
   let [trained, sum, lowest] = [0, 0, 0]
@@ -76,7 +79,7 @@ export function getRowIds({ prompt_ids: prompt, response_ids: response }: Trajec
   return ids
 }
 
-/** Lists with a number for each token of the response, by their names. */
+/** Lists with a number for each token of the response, by name. */
 type TokenNumberLists = Readonly<Record<string, readonly (number | null)[]>>
 
 /** Returns the numbers that a trainer or a teacher added to the row's tokens. */
@@ -96,8 +99,8 @@ export async function readTrainerData(
 }
 
 /**
- * Yields a safetensors file. `ids` are the prompt and the response; the other arrays have one entry for each id. Texts
- * are concatenated in `text`, in UTF-8, and `text_ends` is the end offset of each token in it.
+ * Yields a safetensors file. `ids` are the prompt and the response; the other arrays have one entry for each id, except
+ * `text`, the concatenated texts in UTF-8, in which `text_ends` is the end offset of each token.
  */
 export function* writeRowTensors(
   row: Trajectory,
@@ -129,7 +132,7 @@ export function* writeRowTensors(
         }),
       ),
       ...(texts && { text_ends: { dtype: 'I32', data: getEndOffsets(texts.texts) } }),
-      // Last, because their lengths are not multiples of the others' alignment.
+      // Arrays of bytes are last, because their lengths would break the alignment of arrays after them.
       mask: { dtype: 'U8', data: mask },
       ...(texts && { text: { dtype: 'U8', data: Buffer.from(texts.texts.join('')) } }),
     },
@@ -147,20 +150,20 @@ function limitToFinite(value: number): number {
   return Number.isFinite(value) ? value : -Number.MAX_VALUE
 }
 
-/**
- * Encodes arrays in the safetensors format: eight bytes with the length of a JSON header, the header, the arrays
- * (https://huggingface.co/docs/safetensors/index#format). All numbers are little-endian, as on all platforms of Node.
- */
-
+/** An array of a safetensors file. */
 interface ArrayEntry {
   dtype: 'I32' | 'F32' | 'U8'
   data: Int32Array | Float32Array | Uint8Array
 }
 
-/** The alignment of arrays, so that a reader need not copy them. */
+/** The alignment of the first array in bytes, so that a reader need not copy the arrays. */
 const ALIGNMENT = 8
 
-/** @param metadata text by name, as the format requires */
+/**
+ * Encodes arrays in the safetensors format: eight bytes with the length of a JSON header, the header, the arrays
+ * (https://huggingface.co/docs/safetensors/index#format). All numbers are little-endian, as on all platforms of Node.
+ * @param metadata texts by name
+ */
 function* writeSafetensors(
   tensors: Readonly<Record<string, ArrayEntry>>,
   metadata: Readonly<Record<string, string>>,

@@ -1,6 +1,6 @@
 /**
- * Schemas of the sessions API: they validate requests, are the types of the handlers, and generate the OpenAPI
- * document. Names are the wire's. An unknown field or parameter is rejected: a typo must not be silent.
+ * Schemas of the sessions API. They validate requests, and the types of handlers and the OpenAPI document are derived
+ * from them. Unknown fields and parameters are rejected, so that a typo does not go unnoticed.
  */
 import Type from 'typebox'
 import { nullable, SINCE, toProperties } from '../../../../protocol/schema/field.ts'
@@ -36,7 +36,7 @@ const limitFields = {
 const editedCalls = (description: string) =>
   Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], { description })
 
-/** One hundred years. */
+/** The maximum of `ttl_s`: one hundred years. */
 const MAX_TTL_S = 3_153_600_000
 
 const newSessionFields = {
@@ -50,7 +50,7 @@ const newSessionFields = {
   trust_agent: Type.Optional(
     Type.Boolean({
       description:
-        'Whether metadata from an agent that has only the key of the session is trusted, such as a retry count; see docs/security.md',
+        'Whether request metadata that an agent sends with the key of the session, such as a retry count, is trusted; see docs/security.md',
     }),
   ),
   record: Type.Optional(
@@ -67,14 +67,14 @@ const newSessionFields = {
   ),
   edited_calls: Type.Optional(
     editedCalls(
-      'How to handle tool calls that the agent sends back changed: `keep`, `branch` or `auto`; see ' +
+      'How to handle tool calls that the agent has changed in its echo: `keep`, `branch` or `auto`; see ' +
         'docs/token-mode.md; absent: the default of the proxy',
     ),
   ),
   continue_responses: Type.Optional(
     Type.Boolean({
       description:
-        'Whether a response continues after its engine request was cut; see docs/token-mode.md; absent: the default of the proxy',
+        'Whether a response is continued by another engine request after the first one was cut; see docs/token-mode.md; absent: the default of the proxy',
     }),
   ),
   limits: Type.Optional(
@@ -126,7 +126,7 @@ export const TurnsQuery = Type.Object(
           'messages, prompts and tools; absent: the default of the proxy (`--turn-messages`), which is `all` if it is not set',
       }),
     ),
-    ids: Type.Boolean({ default: true, description: 'Whether turns show token ids and logprobs' }),
+    ids: Type.Boolean({ default: true, description: 'Whether to include token ids and logprobs' }),
   },
   STRICT,
 )
@@ -164,7 +164,7 @@ export const TrajectoriesQuery = Type.Object(
     }),
     per_turn: Type.Boolean({
       default: false,
-      description: 'A row per turn of these rows, with its whole prompt',
+      description: 'Return one row per turn of these rows, with the complete prompt of the turn',
     }),
     mask_stale_tokens: Type.Boolean({
       default: false,
@@ -173,7 +173,7 @@ export const TrajectoriesQuery = Type.Object(
     }),
     images: Type.Boolean({
       default: false,
-      description: 'Also `images`: those of token mode by `sha256`, as `data:` URLs',
+      description: 'Whether to return `images`: the images of token mode as `data:` URLs by `sha256`',
     }),
     details: createDetailsParameter(),
   },
@@ -248,10 +248,10 @@ export const EndedSession = Type.Union([
 export const DeletedSession = Type.Object({
   session_id: Type.String(),
   status: Type.Enum(['deleted', 'not_found']),
-  deleted: Type.Enum([0, 1], { description: 'The number of sessions' }),
+  deleted: Type.Enum([0, 1], { description: 'The number of deleted sessions' }),
 })
 export const DeletedSessions = Type.Object({
-  deleted: Type.Integer({ description: 'The number of sessions' }),
+  deleted: Type.Integer({ description: 'The number of deleted sessions' }),
 })
 export const WaitedSession = Type.Object({ ...sessionFields, timed_out: Type.Boolean() })
 
@@ -259,7 +259,7 @@ const shownTurnFields = { ...toProperties(turnFields), ...turnMarkFields }
 const tokenFields = toProperties(turnTokenFields)
 export const Turn = Type.Object({ ...shownTurnFields, ...tokenFields })
 
-/** A turn with its ids and logprobs, or without them, as requested. */
+/** A turn with ids and logprobs, or without, as requested. */
 export const ShownTurn = Type.Object({
   ...shownTurnFields,
   ...Type.Partial(Type.Object(tokenFields)).properties,

@@ -1,4 +1,4 @@
-/** Rows of the store in the form of the sessions API. */
+/** Converts stored sessions and turns to the JSON of the sessions API. */
 import type { Static } from 'typebox'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { FORMER_NAMES, withFormerNames } from '../../../../protocol/schema/former-names.ts'
@@ -18,14 +18,14 @@ import type { Session } from './schemas.ts'
 
 const STORED_NAMES = [FORMER_NAMES.agent_role, FORMER_NAMES.recovered_at_index]
 
-/** The fields of a turn that precede its JSON texts; those without `recorded` are computed. */
+/** The fields of a turn that are not JSON texts, which are written first. Fields without `recorded` are computed. */
 const PLAIN_FIELDS = Object.keys(turnFields)
   .map((name) => ({ name, recorded: RECORD_FIELDS.find((field) => field.name === name) }))
   .filter(({ recorded }) => recorded?.form === undefined || recorded.form === 'time')
 
 const FIRST_JSON_FIELDS = ['tools', 'params', 'tool_calls', 'stop_reason', 'usage', 'annotations']
 
-/** The JSON texts of a turn in the order of a response. */
+/** The fields of a turn that are stored as JSON texts, in the order of the response. */
 const JSON_FIELDS = RECORD_FIELDS.filter(({ form }) => form === 'json').sort(
   (one, other) => getJsonPosition(one) - getJsonPosition(other),
 )
@@ -71,7 +71,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
   })
 }
 
-/** Yields the session with its turns, as chunks of one JSON text; keeps one turn in memory at a time. */
+/** Yields a session with its turns, as chunks of one JSON text. One turn is in memory at a time. */
 export async function* writeSessionWithTurns(
   session: SessionRecord,
   turns: AsyncIterable<TurnRecord | TurnOutline>,
@@ -98,17 +98,18 @@ export async function* writeSessionWithTurns(
   yield `],"trace_count":${traceCount},${counts},"aborted_turns":${abortedTurns}}`
 }
 
-/** Returns how the turn's prompt was built, according to its annotations, and whether the engine used another one. */
+/** Returns how the prompt of a turn was built, and `mismatched` if the engine reported another prompt. */
 function listPromptLabels({ annotations }: Pick<TurnRecord, 'annotations'>): string[] {
   const { prompt } = JSON.parse(annotations) as { prompt?: { reason?: string; mismatched?: boolean } }
   return [prompt?.reason ?? [], prompt?.mismatched === true ? 'mismatched' : []].flat()
 }
 
 /**
- * Yields a turn. Messages, tools and the like are JSON texts in the store, and are sent unparsed. An outline has no
- * lists of tokens.
- * @param marks of the turn's session
- * @param parts the parts of the request that are new; absent: all of it; `none`: no messages, tools and prompt
+ * Yields a turn. Stored JSON texts, such as messages and tools, are sent without being parsed. The lists of tokens are
+ * omitted for an outline.
+ * @param marks the labels and notes of the session
+ * @param parts the new parts of the request, to which the turn is limited; undefined: the whole request; `none`: no
+ *   messages, tools and prompt
  */
 export function* turnToWire(
   turn: TurnRecord | TurnOutline,
@@ -153,12 +154,12 @@ function plainToWire(turn: object, { property, form, whenNull }: RecordField): u
   return form === 'time' ? toSecondsOrNull(value as number | null) : value
 }
 
-/** Returns annotations, which the store has under their former names, under both. */
+/** Returns annotations with their present names in addition to the former names under which they are stored. */
 export function annotationsToWire(stored: string): string {
   if (!STORED_NAMES.some((name) => stored.includes(`"${name}"`))) return stored
   const { line, resumed_at } = JSON.parse(stored) as { line?: object; resumed_at?: number }
   const present = JSON.stringify({ agent_role: line, recovered_at_index: resumed_at })
-  // Numbers that JavaScript would round stay as they are stored.
+  // The text is extended instead of serialized again, because parsing would round large numbers.
   return present === '{}' ? stored : `${stored.slice(0, -1)},${present.slice(1)}`
 }
 
@@ -168,7 +169,7 @@ function* writeTurnTokens(turn: TurnRecord): Generator<string> {
   yield* writeMember('completion_logprobs', writeNumbers(turn.completionLogprobs))
 }
 
-/** Yields the request without its messages and tools. */
+/** Yields the parameters of a request, with its prompt if it has one. */
 function* paramsToWire(params: string, prompt: readonly string[]): Generator<string> {
   if (prompt.length === 0) return yield params
   yield params === '{}' ? '{"prompt":' : `${params.slice(0, -1)},"prompt":`
@@ -176,18 +177,16 @@ function* paramsToWire(params: string, prompt: readonly string[]): Generator<str
   yield '}'
 }
 
-/** A row, with its details beyond ids and logprobs. */
+/** A row and its details. */
 export interface RowView {
   row: Trajectory
-  /** Members of a JSON object, each preceded by a comma. */
+  /** The details as members of a JSON object, each preceded by a comma. */
   details: AsyncIterable<string>
+  /** Returns the sampling parameters of a turn, if they were requested. */
   sampling(turnId: string): TurnSampling | undefined
 }
 
-/**
- * Yields the session with its trajectories, as chunks of one JSON text; keeps one row in memory at a time.
- * @param more further fields of the session
- */
+/** Yields a session with its trajectories, as chunks of one JSON text. One row is in memory at a time. */
 export async function* writeSessionWithTrajectories(
   session: SessionRecord,
   excluded: ExclusionCounts,
@@ -215,7 +214,7 @@ function* imagesToWire(images: ReadonlyMap<string, string>): Generator<string> {
   yield images.size === 0 ? '{}' : '}'
 }
 
-/** Returns the fields of a row, and of its turns, under both names. */
+/** Adds the former names of renamed fields to a row and its turns. */
 export function addFormerNames<Row extends { readonly turns: readonly object[] }>(row: Row) {
   return withFormerNames({ ...row, turns: row.turns.map((turn) => withFormerNames(turn)) })
 }

@@ -1,4 +1,4 @@
-/** The trajectories of a session that a query selects. */
+/** Reads the trajectories of a session that a query selects. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
@@ -21,10 +21,10 @@ export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 
 /** A session whose turns have been read. */
 export interface SessionTrajectories {
-  /** Yields the rows. Each is assembled when it is pulled. */
+  /** Yields the rows. Each is assembled when it is iterated. */
   readRows(): Iterable<RowLocation>
   /**
-   * Yields the response, as chunks of one JSON text; details are read row by row, while the response is.
+   * Yields the response as chunks of one JSON text. Details are read row by row, while the client reads the response.
    * @param onRow called with each row
    * @param more further fields of the session
    */
@@ -68,10 +68,7 @@ export async function readTrajectories(
   }
 }
 
-/**
- * Rejects a session that was removed or reset while it was read: it is incomplete, although each of its rows looks
- * complete.
- */
+/** Rejects a session that was removed or reset while it was read, because the rows that were read lack turns. */
 export function rejectPartial(before: SessionRecord, after: SessionRecord | undefined): void {
   const hasEnded = before.endedAtMs !== null
   if (after && after.turnCount >= before.turnCount && (!hasEnded || after.endedAtMs === before.endedAtMs))
@@ -79,7 +76,7 @@ export function rejectPartial(before: SessionRecord, after: SessionRecord | unde
   throw new ProxyError('session_not_found', 'The session was removed or reset while it was read')
 }
 
-/** Yields the rows unchanged, and reports each one. */
+/** Yields the rows unchanged, after calling `onRow` with each one. */
 export function* reportRows(
   rows: Iterable<Trajectory>,
   onRow: (row: Trajectory) => void,
@@ -90,7 +87,7 @@ export function* reportRows(
   }
 }
 
-/** Adds the images by their digests, as the agent sent them. */
+/** Adds the `data:` URLs of a turn's images to a map by SHA-256. */
 function addImages(images: Map<string, string>, { lastMessage }: Pick<TurnStep, 'lastMessage'>): void {
   for (const json of getTextsUpTo(lastMessage)) {
     if (!json.includes('"image_url"')) continue
@@ -117,7 +114,7 @@ function toTrajectoryOptions(query: TrajectoryQuery): TrajectoryOptions {
 
 const POLICY = 'policy:'
 
-/** Returns the options that select rows of the selected turns. */
+/** Returns the row options of the parameter `select`; {@link toTurnSelection} applies `main`. */
 export function parseSelect(select: string): Pick<TrajectoryOptions, 'select' | 'policy'> {
   if (select.startsWith(POLICY)) return { select: 'all', policy: select.slice(POLICY.length) }
   return { select: select === 'longest' || select === 'last' ? select : 'all' }

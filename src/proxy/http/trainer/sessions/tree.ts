@@ -1,4 +1,4 @@
-/** A session's turns without texts and ids: their parents, their durations, and where a shared prefix broke. */
+/** Reads the tree of a session's turns: their parents, durations and reasons for new rows, without texts and ids. */
 import type { Static } from 'typebox'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { getPromptReason, getRecordedParent } from '../../../session/matching/recorded-parent.ts'
@@ -12,21 +12,22 @@ import type { TreeTurn } from './read-schemas.ts'
 
 type TreeTurnJson = Static<typeof TreeTurn>
 
-/** A turn that has been read, and the ids of the turns that it continues. */
+/** A turn, and the ids of its parents, which are converted to indices when all turns have been read. */
 interface TurnLinks {
-  readonly shown: Omit<TreeTurnJson, keyof Links>
+  readonly shown: Omit<TreeTurnJson, keyof LinkFields>
   readonly turnId: string
   readonly base: { readonly turnId: string; readonly tokenCount: number } | undefined
   readonly messageParent: string | null | undefined
   readonly newRow: NewRow | undefined
 }
 
-type Links = Pick<
+/** The fields of a turn that depend on other turns, and its labels. */
+type LinkFields = Pick<
   TreeTurnJson,
   'parent' | 'shared_tokens' | 'continues' | 'message_parent' | 'new_row' | 'excluded' | 'labels' | 'note'
 >
 
-/** Returns the turns in the order of their indices. The builder of rows determines which turn continues which. */
+/** Returns the turns in the order of their indices, with the parents that the builder of rows determines. */
 export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMarks): Promise<TreeTurnJson[]> {
   const rows = new TrajectoryBuilder()
   const newRows = new NewRows()

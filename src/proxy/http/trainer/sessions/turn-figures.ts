@@ -1,6 +1,6 @@
 /**
- * Figures of the turns of groups of sessions: of some sessions of each group, because all turns of a long run are too
- * many to read.
+ * Computes statistics of the turns of groups of sessions. Only the latest sessions of each group are read, because all
+ * turns of a long run are too many.
  */
 import { isCutOff } from '../../../../protocol/canonical/completion.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
@@ -8,10 +8,12 @@ import { listEverySession } from '../../../store/port/every-session.ts'
 import { getGroupValue } from '../../../store/port/session-summary.ts'
 import type { SessionFilter, SessionGroup, TurnReader } from '../../../store/port/turn-store.ts'
 
-/** The number of sessions that are read, the latest first: of each group, and of all groups together. */
+/** The maximum number of sessions of one group that are read. */
 const MAX_SESSIONS = 16
+/** The maximum number of sessions of all groups together that are read. */
 const MAX_ALL_SESSIONS = 2_000
 
+/** The statistics of one group. */
 interface TurnFigures {
   /** The number of sessions that were read. */
   sessions: number
@@ -23,7 +25,7 @@ interface TurnFigures {
   versions: Map<number, number>
 }
 
-/** Returns figures by the values of the groups; groups with only early sessions may be missing. */
+/** Returns the statistics by value of the group. Groups without a recent session may be missing. */
 export async function readTurnFigures(
   reader: TurnReader,
   by: string,
@@ -68,8 +70,8 @@ async function addSession(reader: TurnReader, sessionId: string, figures: TurnFi
 }
 
 /**
- * Returns the mean lag of the sampled tokens' versions behind the highest version of their group; null: no version is a
- * number.
+ * Returns the mean difference between the highest weight version of a group and the versions of its sampled tokens;
+ * null if no version is a number.
  */
 function computeStaleness(versions: ReadonlyMap<number, number>): number | null {
   if (versions.size === 0) return null

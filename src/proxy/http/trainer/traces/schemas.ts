@@ -1,4 +1,4 @@
-/** Schemas of traces; names and types are those of `TraceRecord` in rLLM's model gateway. */
+/** Schemas of traces. Names and types are those of `TraceRecord` in rLLM's model gateway. */
 import Type from 'typebox'
 import { nullable, pickFields, toProperties } from '../../../../protocol/schema/field.ts'
 import { rowTurnFields } from '../../../../protocol/schema/row.ts'
@@ -38,7 +38,7 @@ export const TraceParams = Type.Object({ traceId: Type.String() })
 const facts = {
   trace_id: Type.String(),
   session_id: Type.String(),
-  turn_id: Type.String({ description: 'The turn in `GET /sessions/{session_id}`' }),
+  turn_id: Type.String({ description: 'The `turn_id` in `GET /sessions/{session_id}`' }),
   model: Type.String(),
   finish_reason: nullable(Type.String()),
   weight_version: nullable(
@@ -72,7 +72,7 @@ export const Trace = Type.Object({
   ...response,
 })
 export const Traces = Type.Array(Trace)
-/** Names are those of `TraceGraph` and `TraceDelta` in rLLM's model gateway. */
+/** Traces as a graph. Names are those of `TraceGraph` and `TraceDelta` in rLLM's model gateway. */
 export const TraceGraph = Type.Object({
   format: Type.Literal('compact'),
   version: Type.Literal(1),

@@ -1,4 +1,4 @@
-/** Turns as traces, in chunks of JSON text. */
+/** Writes turns as traces, in chunks of JSON text. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
@@ -14,18 +14,18 @@ const NO_TOKENS = {
   completionLogprobs: new Float64Array(),
 }
 
-/** Returns the tokens of a turn; none without exact ids, on which training would be a guess. */
+/** Returns the tokens of a turn, or none if its ids are not exact, so that they must not be trained on. */
 export function getExactTokens(turn: TurnRecord): Pick<TurnRecord, keyof typeof NO_TOKENS> {
   return turn.exact ? turn : NO_TOKENS
 }
 
-/** The token data that traces include beyond ids and logprobs, and its source. */
+/** The details that traces include, and the reader that loads them. */
 interface TraceDetails {
   readonly reader: TurnReader
   readonly choice: DetailSelection
 }
 
-/** Yields an array; keeps one turn in memory at a time. */
+/** Yields an array of traces. One turn is in memory at a time. */
 export async function* tracesToWire(
   turns: AsyncIterable<TurnTrace>,
   details: TraceDetails,
@@ -41,9 +41,8 @@ export async function* tracesToWire(
 }
 
 /**
- * Yields the turns as a graph, each with what it adds to its parent: the form that rLLM's newer clients request. Its
- * size depends on what is new in each turn, not on whole prompts. A turn whose parent is not in the response has no
- * parent there.
+ * Yields turns as a graph, in which each turn contains only its additions to its parent. rLLM's newer clients request
+ * this form, which does not repeat prompts. A turn whose parent is not in the response is written without parent.
  */
 export async function* graphToWire(
   turns: AsyncIterable<TurnTrace>,
@@ -74,7 +73,7 @@ export async function* graphToWire(
   yield ']}'
 }
 
-/** Yields a trace. Messages and tool calls are JSON texts in the store, and are sent unparsed. */
+/** Yields a trace. Messages and tool calls are stored as JSON texts and sent without being parsed. */
 export async function* traceToWire(
   traced: Omit<TurnTrace, 'lineage'>,
   details: TraceDetails,
@@ -144,8 +143,8 @@ function getLayout(turn: TurnRecord): RowLayout {
 }
 
 /**
- * Yields the message as the agent received it: an empty completion has an empty text, one of tool calls alone has none.
- * Reasoning is under both names that engines use, because trainers read either.
+ * Yields the message as the agent received it: `content` is empty for an empty completion and null for one with only
+ * tool calls. Reasoning has both names that engines use, because trainers read either.
  */
 export function* buildResponseMessage({
   completionText,
@@ -163,7 +162,7 @@ export function* buildResponseMessage({
 }
 
 /**
- * Returns the version as a whole number, or null: rLLM's client rejects all traces of a session for one other version.
+ * Returns a weight version as an integer, or null if it is none: rLLM's client would reject all traces of the session.
  */
 export function parseInteger(version: string | null): number | null {
   const number = version !== null && /^-?\d+$/.test(version) ? Number(version) : null
