@@ -1,4 +1,4 @@
-/** The inspector: shows recorded sessions in a browser. */
+/** The inspector, a page that shows recorded sessions in a browser. */
 import { render } from 'preact'
 import { keyError } from './lib/api.ts'
 import { route } from './lib/route.ts'
@@ -15,7 +15,8 @@ import { Tokens } from './screens/tokens.tsx'
 
 function Page() {
   const [view = 'sessions', first = '', second = ''] = route.value.path
-  // The key remounts the view once an API key is set, so that its data is loaded again.
+  // `keyError` is a part of the key so that the view is remounted, and loads its data again, when an API key is
+  // entered.
   const key = `${view}/${first}/${second}/${keyError.value ?? ''}`
   switch (view) {
     case 'session':

@@ -1,4 +1,4 @@
-/** The inspector and its data in one HTML file, for readers who have neither the database nor the proxy. */
+/** Writes the inspector and its data as one HTML file, for readers without access to the database or the proxy. */
 import { createHash } from 'node:crypto'
 import { readPageSource } from './page-source.ts'
 
@@ -9,7 +9,7 @@ export interface ApiSnapshot {
 }
 
 /**
- * Yields the file. It loads nothing from elsewhere, and no recorded text becomes markup.
+ * Yields the file in chunks. It loads no other resources, and recorded texts cannot become HTML.
  * @param title plain text
  */
 export function* writeOneFilePage(title: string, snapshot: ApiSnapshot): Generator<string> {
@@ -35,7 +35,7 @@ export function* writeOneFilePage(title: string, snapshot: ApiSnapshot): Generat
 `
 }
 
-/** Serializes the members one by one: together they may exceed the maximum length of a string. */
+/** Yields the members one by one, because together they may exceed the maximum length of a string. */
 function* writeMembers(values: Record<string, unknown>): Generator<string> {
   let comma = ''
   for (const [name, value] of Object.entries(values)) {
@@ -44,7 +44,7 @@ function* writeMembers(values: Record<string, unknown>): Generator<string> {
   }
 }
 
-/** Serializes JSON that can neither end the script element nor open a comment. */
+/** Serializes a value as JSON that can neither end the script element nor open a comment. */
 function toScriptJson(value: unknown): string {
   return JSON.stringify(value).replaceAll('<', '\\u003c')
 }

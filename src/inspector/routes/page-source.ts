@@ -1,4 +1,4 @@
-/** The built script and style of the inspector's page. */
+/** Reads the built script and style sheet of the inspector. */
 
 import { readAsset } from '../../base/assets.ts'
 import { ProxyError } from '../../base/errors.ts'
@@ -11,7 +11,7 @@ interface PageSource {
 export const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">\
 <path fill="#7ea3cb" d="M1 3h6v10H1z"/><path fill="#e2b366" d="M7 3h3v10H7z"/><path fill="#2f8f6b" d="M10 3h5v10h-5z"/></svg>`
 
-/** @throws ProxyError `internal` if the page has not been built */
+/** Reads the build result. @throws ProxyError `internal` if the page has not been built */
 export function readPageSource(): PageSource {
   try {
     return JSON.parse(Buffer.from(readAsset(new URL('page.json', import.meta.url))).toString()) as PageSource

@@ -1,10 +1,10 @@
-/** Serves the inspector's page: static files without data, which need no key. The data that they show does. */
+/** Serves the page of the inspector. Its static files contain no data and need no key; the API that they call does. */
 import { createHash } from 'node:crypto'
 import { gzipSync } from 'node:zlib'
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ICON, readPageSource } from './page-source.ts'
 
-/** Allows only the page's own files and the API beside it; no text becomes markup or script. */
+/** Allows only the files of the page and the API of the same origin, and no inline script. */
 export const CONTENT_SECURITY_POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; " +
   "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -36,7 +36,7 @@ export const uiRoutes: FastifyPluginCallback = (app, _options, done) => {
       return send(files.get(path)!, request, reply)
     })
   }
-  // The page's file names are relative to its own address, which a trailing slash would change.
+  // The page refers to its files by relative URLs, which a trailing slash would change.
   app.get('/ui/', { schema: { hide: true } }, (_request, reply) => reply.redirect('../ui'))
   app.get('/', { schema: { hide: true } }, (_request, reply) => reply.redirect(`${app.prefix}/ui`))
   done()

@@ -1,12 +1,14 @@
-/** Requests to the API. The API key, if the proxy requires one, is kept until the browser tab closes. */
+/** Sends requests to the API. The API key, if the proxy requires one, is stored until the browser tab closes. */
 import { signal } from '@preact/signals'
 
+/** The name of the API key in the session storage. */
 const KEY = 'llm-proxy-key'
 
-/** The API's root. The page is served as `ui` below it. */
+/** The root of the API, below which the page is served as `ui`. */
 const BASE = new URL('.', location.href)
 
-interface ResponseEntry {
+/** Responses of the API by path: JSON values, or binary responses as base64. */
+interface EmbeddedResponses {
   json: Record<string, unknown>
   base64: Record<string, string>
 }
@@ -14,23 +16,24 @@ interface ResponseEntry {
 /** The responses that `sessions export --format html` embedded in this file; undefined if the page is served. */
 const recorded = readRecorded()
 
+/** Whether the page is a file with embedded responses. */
 export const IS_FILE = recorded !== undefined
 
-function readRecorded(): ResponseEntry | undefined {
+function readRecorded(): EmbeddedResponses | undefined {
   const text = document.getElementById('recorded')?.textContent
-  return text ? (JSON.parse(text) as ResponseEntry) : undefined
+  return text ? (JSON.parse(text) as EmbeddedResponses) : undefined
 }
 
-/** The error message of the API; set while the proxy rejects requests because of the API key. */
+/** The message with which the API rejects requests without a sufficient API key; undefined: it accepts them. */
 export const keyError = signal<string | undefined>(undefined)
 
-/** Whether nothing can be changed: the page shows a database without a proxy, or a file. */
+/** Whether labels and notes cannot be changed, because the page shows a database without a proxy, or a file. */
 export const isReadOnly = signal(IS_FILE)
 
 /** Whether the proxy cannot be reached. */
 export const isUnreachable = signal(false)
 
-/** The number of times that the proxy became reachable again. Loaded data is stale after each. */
+/** The number of times that the proxy became reachable again, after which loaded data is stale. */
 export const reconnections = signal(0)
 
 const POLL_MS = 1_000
@@ -50,6 +53,7 @@ async function retryUntilReachable(): Promise<void> {
   reconnections.value += 1
 }
 
+/** An error response of the API. */
 class ApiError extends Error {
   readonly status: number
   constructor(status: number, message: string) {
@@ -71,7 +75,7 @@ export function formatSessionPath(sessionId: string, rest = ''): string {
   return `sessions/${encodeURIComponent(sessionId)}${rest}`
 }
 
-/** @throws ApiError */
+/** Reads a JSON response. @param path below the root of the API @throws ApiError */
 export async function getJson<T>(path: string, stop?: AbortSignal): Promise<T> {
   return (await get(path, stop)).json() as Promise<T>
 }
@@ -93,8 +97,8 @@ export async function getBytes(path: string, stop?: AbortSignal): Promise<ArrayB
 /** Yields the lines of a streamed response until the connection ends. */
 export async function* getLines<T>(path: string, stop: AbortSignal): AsyncGenerator<T> {
   const response = await get(path, stop)
-  // A database without a proxy has no events.
-  if (response.status === 204) throw new ApiError(204, 'the proxy sends no events')
+  // The viewer of a database has no events.
+  if (response.status === 204) throw new ApiError(204, 'This server sends no events')
   const { body } = response
   const decoder = new TextDecoder()
   const reader = body!.getReader()
@@ -132,17 +136,17 @@ async function toApiError(response: Response): Promise<ApiError> {
   return new ApiError(response.status, detail ?? `${response.status} ${response.statusText}`)
 }
 
-/** Returns the embedded response. There is one page of the session list, for all queries. */
-function toResponse({ json, base64 }: ResponseEntry, path: string): Response {
+/** Returns an embedded response. All queries of the session list have the same response, its only page. */
+function toResponse({ json, base64 }: EmbeddedResponses, path: string): Response {
   const name = path.startsWith('sessions?') ? 'sessions' : path
   const value = json[name]
   if (value !== undefined) return Response.json(value)
   const text = base64[name]
-  if (text === undefined) throw new ApiError(404, 'It is not in this file')
+  if (text === undefined) throw new ApiError(404, 'This file does not contain the response')
   return new Response(Uint8Array.from(atob(text), (character) => character.charCodeAt(0)))
 }
 
-/** Returns a curl command that reads the key from the environment. */
+/** Returns a curl command for a path; it reads the API key from the environment. */
 export function formatCurl(path: string): string {
   const auth = sessionStorage.getItem(KEY) === null ? '' : ` -H "authorization: Bearer $LLM_PROXY_VIEW_KEY"`
   return `curl -sf${auth} '${toUrl(path)}'`

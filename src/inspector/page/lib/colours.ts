@@ -1,20 +1,17 @@
-/** Maps each token to a class. The style sheet has a colour for each class, in light and in dark mode. */
+/** Maps tokens to CSS classes. The style sheet has a colour for each class, in light and in dark mode. */
 import type { RowData } from './row-texts.ts'
 import { findEngineRequest, listRowVersions } from './turns.ts'
 
-/** The property that determines a token's colour; other values are names of tensors that were added to the tokens. */
+/** The property that determines a token's colour; a value that is not listed is the name of an added tensor. */
 export type ColourProperty = 'logprob' | 'mask' | 'turn' | 'weights' | (string & {})
 
-/** Steps of the scale from likely to unlikely. */
+/** The number of steps of the scale from likely to unlikely. */
 export const STEPS = 10
 
-/** The logprob from which all tokens are in the last step: 1 in 400. */
+/** The logprob at and below which all tokens are in the last step: a probability of 1 in 400. */
 const LEAST = -6
 
-/**
- * Returns the step of a logprob, from 0 (certain) to STEPS - 1.
- * @param logprob of a trained token
- */
+/** Returns the step of a logprob, from 0 (certain) to STEPS - 1. */
 function getColourStep(logprob: number): number {
   return Math.min(STEPS - 1, Math.max(0, Math.floor((logprob / LEAST) * STEPS)))
 }
@@ -29,7 +26,10 @@ export function findRange(numbers: Float32Array): { least: number; most: number 
   return most < least ? undefined : { least, most }
 }
 
-/** Maps numbers to steps, from the maximum (as certain) to the minimum (as unlikely). */
+/**
+ * Returns a function that maps a token to the class of its number: the maximum has the first step, the minimum the
+ * last.
+ */
 function createNumberClassGetter(numbers: Float32Array): (index: number) => string {
   const { least, most } = findRange(numbers) ?? { least: 0, most: 0 }
   const step = (value: number) =>
@@ -37,7 +37,7 @@ function createNumberClassGetter(numbers: Float32Array): (index: number) => stri
   return (index) => (Number.isNaN(numbers[index]) ? 'read' : `p${step(numbers[index]!)}`)
 }
 
-/** Returns a function that maps a token to its class. The logprob scale contains trained tokens only. */
+/** Returns a function that maps a token to its class. Only trained tokens are on the scale of logprobs. */
 export function createClassGetter(read: RowData, by: ColourProperty): (index: number) => string {
   const { mask, logprobs, turns, row, added } = read
   const numbers = added.get(by)

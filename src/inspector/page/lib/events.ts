@@ -1,19 +1,19 @@
-/** Events of the proxy, on which views reload their data. */
+/** Receives events of the proxy, after which views reload their data. */
 import { useEffect, useRef } from 'preact/hooks'
 import { getLines } from './api.ts'
 import type { ProxyEvent } from './wire.ts'
 
-/** Events arrive in bursts: a view is updated at most once in this time. */
+/** The minimum interval between two notifications of a view, because events arrive in bursts. */
 const SETTLE_MS = 700
 const RETRY_MS = 5_000
 
 /**
- * Calls `notify` after events.
- * @param wanted selects events; default: all except pings
+ * Calls `notify` after events of the proxy, while the view is open.
+ * @param wanted selects events. Default: all except pings
  */
 export function useEvents(notify: () => void, wanted: (event: ProxyEvent) => boolean = () => true): void {
-  const latest = useRef({ tell: notify, wanted })
-  latest.current = { tell: notify, wanted }
+  const latest = useRef({ notify, wanted })
+  latest.current = { notify, wanted }
   useEffect(() => {
     const controller = new AbortController()
     let timer: ReturnType<typeof setTimeout> | undefined
@@ -22,16 +22,16 @@ export function useEvents(notify: () => void, wanted: (event: ProxyEvent) => boo
         if (event.type === 'ping' || !latest.current.wanted(event)) continue
         timer ??= setTimeout(() => {
           timer = undefined
-          latest.current.tell()
+          latest.current.notify()
         }, SETTLE_MS)
       }
     }
-    // A database without a proxy has no events and responds with a status.
-    const again = (error?: { status?: number }) => {
+    // An error with a status is final: the viewer of a database has no events, and a key may be missing.
+    const reconnect = (error?: { status?: number }) => {
       if (!controller.signal.aborted && error?.status === undefined) retry = setTimeout(start, RETRY_MS)
     }
     let retry: ReturnType<typeof setTimeout> | undefined
-    const start = () => void listen().then(() => again(), again)
+    const start = () => void listen().then(() => reconnect(), reconnect)
     start()
     return () => {
       controller.abort()

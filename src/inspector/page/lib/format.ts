@@ -9,7 +9,7 @@ export function formatNumber(value: number | null | undefined, digits = 3): stri
   return value.toLocaleString('en-US', { maximumFractionDigits: digits })
 }
 
-/** Shortens a number: 1,234 → 1.2k. */
+/** Formats a number in short form: 1,234 as 1.2k. */
 export function formatShortNumber(value: number): string {
   if (value < 1_000) return String(value)
   if (value < 1_000_000) return `${(value / 1_000).toFixed(value < 10_000 ? 1 : 0)}k`
@@ -25,7 +25,7 @@ export function formatDuration(ms: number | null | undefined): string {
 }
 
 /**
- * Returns the time since `s`.
+ * Formats the time since `s`, such as `5 min ago`.
  * @param s seconds since the epoch
  */
 export function formatAge(s: number): string {

@@ -1,4 +1,4 @@
-/** Keyboard commands: each view registers its keys, and `?` lists them. */
+/** Keyboard commands. Each view registers its keys, and the key `?` lists them. */
 import { signal } from '@preact/signals'
 import { useLayoutEffect } from 'preact/hooks'
 
@@ -8,12 +8,12 @@ interface KeyCommand {
   run(): void
 }
 
-/** The commands of the page and of the open view, as `?` lists them. */
+/** The commands of the page and of the open view. */
 export const commands = signal<readonly KeyCommand[]>([])
 
 /**
- * Registers the commands of a view. They depend on what the view last rendered, so they are replaced in a layout
- * effect, together with the view: a key may be pressed before the next paint.
+ * Registers the commands of a view while it is open. They depend on the rendered data, so a layout effect replaces them
+ * with each rendering: a key may be pressed before the next paint.
  */
 export function useKeys(own: readonly KeyCommand[]): void {
   useLayoutEffect(() => {
@@ -29,7 +29,7 @@ addEventListener('keydown', (event) => {
   const { target } = event
   const types = target instanceof HTMLElement && /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)
   if (types && event.key !== 'Escape') return
-  // The browser handles Enter on a link or button.
+  // The browser itself handles Enter on a link or button.
   if (event.key === 'Enter' && target instanceof HTMLElement && /^(A|BUTTON|SUMMARY)$/.test(target.tagName))
     return
   const command = commands.value.findLast(({ key }) => key === event.key)

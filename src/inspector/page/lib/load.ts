@@ -1,7 +1,8 @@
-/** Data of a view: loaded when the view opens, reloaded on changes, discarded when it closes. */
+/** Loads the data of views: when a view opens and on changes, until it closes. */
 import { useEffect, useState } from 'preact/hooks'
 import { isUnreachable, reconnections } from './api.ts'
 
+/** The state of a value that is loaded. */
 export interface LoadState<T> {
   value: T | undefined
   error: Error | undefined
@@ -9,7 +10,7 @@ export interface LoadState<T> {
 }
 
 /**
- * Loads a value. The previous value stays until the new one is loaded.
+ * Loads a value. The previous value is returned until the new one is loaded.
  * @param load runs again when one of `keys` changes, and when an unreachable proxy is reachable again
  */
 export function useLoad<T>(load: (stop: AbortSignal) => Promise<T>, keys: readonly unknown[]): LoadState<T> {
@@ -37,7 +38,9 @@ export function useLoad<T>(load: (stop: AbortSignal) => Promise<T>, keys: readon
 
 const TICK_MS = 2_000
 
-/** Returns a counter that increments every two seconds: a key for data that is reloaded at this interval. */
+/**
+ * Returns a counter that increments every two seconds, to be used as a key of data that is reloaded at this interval.
+ */
 export function useTick(): number {
   const [tick, setTick] = useState(0)
   useEffect(() => {

@@ -1,24 +1,24 @@
-/** The page's location, stored after the `#`, so that every view has an address. */
+/** Reads and writes the location of the page, which is stored after the `#`, so that every view has a URL. */
 import { signal } from '@preact/signals'
 
 interface Route {
-  /** Parts of the path, decoded. */
+  /** The decoded segments of the path. */
   path: string[]
   query: URLSearchParams
 }
 
-export const route = signal<Route>(read())
+export const route = signal<Route>(readRoute())
 
 addEventListener('hashchange', () => {
-  route.value = read()
+  route.value = readRoute()
 })
 
-function read(): Route {
+function readRoute(): Route {
   const [path = '', query = ''] = location.hash.replace(/^#\/?/, '').split('?')
-  return { path: path.split('/').filter(Boolean).map(decode), query: new URLSearchParams(query) }
+  return { path: path.split('/').filter(Boolean).map(decodeSegment), query: new URLSearchParams(query) }
 }
 
-function decode(part: string): string {
+function decodeSegment(part: string): string {
   try {
     return decodeURIComponent(part)
   } catch {
@@ -37,15 +37,15 @@ export function formatHref(path: readonly (string | number)[], query: Query = {}
   return `#/${path.map((part) => encodeURIComponent(part)).join('/')}${text && `?${text}`}`
 }
 
-/** Opens another view at once: a key that arrives before the browser's `hashchange` is handled by the new view. */
+/** Opens another view immediately, so that it handles a key that is pressed before the browser's `hashchange`. */
 export function navigate(to: string): void {
   location.hash = to
-  route.value = read()
+  route.value = readRoute()
 }
 
-/** Changes the query of this view, without a step in the history. */
+/** Changes the query of this view, without adding an entry to the browser's history. */
 export function setQuery(changes: Query): void {
   const query: Query = { ...Object.fromEntries(route.value.query), ...changes }
   history.replaceState(null, '', formatHref(route.value.path, query))
-  route.value = read()
+  route.value = readRoute()
 }

@@ -1,27 +1,28 @@
-/** A row's tokens with their texts. */
+/** Loads the tokens of a row with their texts. */
 import { formatSessionPath, getBytes } from './api.ts'
 import type { Row } from './wire.ts'
 
+/** A row of a session with its tokens. */
 export interface RowData extends RowTokens {
   sessionId: string
 }
 
-/** Loads a row in one request, because assembling a long row costs the proxy more than sending it. */
+/** Loads a row. One request returns all arrays, because assembling a long row costs the proxy more than sending it. */
 export async function loadRow(sessionId: string, row: number, stop?: AbortSignal): Promise<RowData> {
   const path = formatSessionPath(sessionId, `/rows/${row}/tokens?texts=true`)
   return { sessionId, ...readRowTokens(await getBytes(path, stop)) }
 }
 
-/** A byte order mark is text of a token like any other. */
+/** The decoder of token texts. It does not remove a byte order mark, which may be the text of a token. */
 const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true })
 
-/** Returns a token's text, or its id if no tokenizer is known. */
+/** Returns the text of a token, or its id if no tokenizer is available. */
 export function getTokenText(read: RowData, index: number): string {
   return joinTokenTexts(read, index, index + 1)
 }
 
 /**
- * Returns the text of several tokens.
+ * Returns the text of several tokens, or their ids if no tokenizer is available.
  * @param end exclusive
  */
 export function joinTokenTexts({ texts, ids }: RowData, from: number, end: number): string {
@@ -31,30 +32,30 @@ export function joinTokenTexts({ texts, ids }: RowData, from: number, end: numbe
 }
 
 /** The arrays of a row, which the API sends as safetensors. */
-
 interface RowTokens {
   row: Row
   ids: Int32Array
   logprobs: Float32Array
   mask: Uint8Array
-  /** Index of the turn that sampled each token; -1: none. */
+  /** The index of the turn that sampled each token; -1: none. */
   turns: Int32Array
   /** Tensors that a teacher or the trainer added, by name; NaN for a token without a value. */
   added: ReadonlyMap<string, Float32Array>
-  /** null: no tokenizer is known for the model. */
+  /** The texts of the tokens; null: no tokenizer is available for the model. */
   texts: TokenTexts | null
 }
 
-/** Texts as bytes: those of a long row are decoded when they become visible. */
+/** The texts of tokens as bytes, because those of a long row are decoded only when they become visible. */
 interface TokenTexts {
   utf8: Uint8Array
   /** The end of each token in `utf8`, exclusive. */
   ends: Int32Array
 }
 
-/** The names of added tensors, as in docs/details.md. */
+/** The names of the tensors that trainers and teachers add (docs/details.md). */
 const ADDED = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights']
 
+/** The byte range of a tensor in a safetensors file. */
 interface TensorLocation {
   data_offsets: [number, number]
 }

@@ -1,6 +1,7 @@
-/** The samples of one task, with the advantages that GRPO computes from their rewards. */
+/** Loads the samples of one task, and computes the advantages that GRPO derives from their rewards. */
 import type { Session, Turn } from './wire.ts'
 
+/** A sample of a task: a session with its advantages. */
 export interface Sample {
   session: Session
   /** The reward minus the mean (Dr. GRPO); null without a reward. */
@@ -9,6 +10,7 @@ export interface Sample {
   normed: number | null
 }
 
+/** The samples of a task, with statistics of their rewards. */
 export interface Samples {
   /** The samples by descending reward; those without a reward are last. */
   samples: readonly Sample[]
@@ -17,14 +19,14 @@ export interface Samples {
   std: number
   /** The number of samples with a reward. */
   count: number
-  /** Whether several rewards are all equal, so that the group contributes no gradient. */
+  /** Whether there are several rewards and all are equal, so that the group contributes no gradient. */
   isFlat: boolean
 }
 
 export function toSamples(sessions: readonly Session[]): Samples {
   const rewards = sessions.flatMap(({ reward }) => reward ?? [])
   const mean = rewards.reduce((sum, reward) => sum + reward / rewards.length, 0)
-  // Compare instead of computing: rounding would yield a tiny deviation for equal rewards, which is then a divisor.
+  // For equal rewards, rounding errors could yield a tiny standard deviation, by which advantages would be divided.
   const areEqual = rewards.every((reward) => reward === rewards[0])
   const squares = rewards.reduce((sum, reward) => sum + (reward - mean) ** 2, 0)
   const std = areEqual ? 0 : Math.sqrt(squares / (rewards.length - 1))
@@ -43,11 +45,12 @@ export function getFinalResponse(turns: readonly Turn[]): Turn | undefined {
   return turns.findLast(({ agent_role, status }) => agent_role === 'main' && status === 'completed')
 }
 
-/** Metadata keys that trainers assign to a task's samples, in order of precedence. */
+/** Metadata keys by which trainers mark the samples of one task, in order of precedence. */
 export const GROUP_KEYS = ['instance_id', 'task_id', 'task', 'group', 'uid', 'prompt_id']
 
 /**
- * Returns the path of the API's list of the sessions with this value.
+ * Returns the API path that lists the sessions with a metadata value.
+ * @param by metadata key
  * @param value JSON text
  */
 export function formatGroupPath(by: string, value: string): string {

@@ -3,12 +3,12 @@ import type { Row, TreeTurn, Turn } from './wire.ts'
 type RowTurn = Row['turns'][number]
 type EngineRequest = NonNullable<RowTurn['engine_requests']>[number]
 
-/** Returns whether a turn begins a row although it could have continued another one. */
+/** Returns whether a turn begins a new row although it could have continued another turn. */
 export function isRowSplit({ new_row: begins }: TreeTurn): boolean {
   return begins?.split === true
 }
 
-/** Returns the kind of an agent role; all of `subagent:…` are one kind. */
+/** Returns the kind of an agent role, which all roles `subagent:…` share. */
 export function getLineKind(line: string): string {
   return line.startsWith('subagent') ? 'subagent' : line
 }
@@ -19,12 +19,15 @@ export function listWeightVersions(turns: readonly TreeTurn[]): string[] {
   return [...new Set(versions)].filter((version) => version !== null)
 }
 
-/** Returns the engine requests of a turn that continued after a cut; empty: it had one. */
+/** Returns the engine requests of a turn whose response was continued; an empty list if there was only one. */
 export function getEngineRequests({ annotations }: Pick<Turn, 'annotations'>): readonly EngineRequest[] {
   return (annotations.engine_requests as readonly EngineRequest[] | undefined) ?? []
 }
 
-/** Returns the engine request that sampled a token; undefined: the turn had one. @param index index in the response */
+/**
+ * Returns the engine request that sampled a token; undefined if the turn had only one.
+ * @param index the position of the token in the response of the row
+ */
 export function findEngineRequest(turn: RowTurn | undefined, index: number): EngineRequest | undefined {
   return turn?.engine_requests?.find(({ start, end }) => start <= index && index < end)
 }
@@ -44,8 +47,8 @@ export interface Span {
 }
 
 /**
- * Returns when a turn began, produced its first token and ended. A turn without a token waited until its end; an open
- * one ends at `nowMs`.
+ * Returns when a turn began, produced its first token and ended. The first token of a turn without one counts as
+ * sampled at its end; an open turn ends at `nowMs`.
  */
 export function getTurnTimes(turn: TreeTurn, nowMs: number) {
   const startMs = turn.started_at * 1_000

@@ -7,6 +7,7 @@ import type * as sessions from '../../../proxy/http/trainer/sessions/schemas.ts'
 export type Session = Static<typeof sessions.Session>
 /** The labels and the note of one turn. */
 export type TurnLabels = Session['turn_labels'][string]
+/** A turn without its lists of tokens. */
 export type Turn = Omit<
   Static<typeof sessions.Turn>,
   'completion_token_ids' | 'completion_logprobs' | 'prompt_token_ids'
@@ -24,13 +25,14 @@ export type ProxyEvent = Static<typeof reads.ProxyEvent>
 export type LiveEvent = Static<typeof reads.LiveEvent>
 export type Member = Static<typeof workers.Worker>
 
-/** A row: its own fields, and those of a trajectory except the arrays. */
+/** The summary of a row: the fields of a trajectory without its arrays, with statistics of them. */
 export type Row = Static<typeof reads.RowSummary> &
   Omit<
     Static<typeof sessions.TrajectoryRow>,
     'prompt_ids' | 'response_ids' | 'response_mask' | 'response_logprobs'
   >
 
+/** The fields of `GET /health` that the page reads. */
 export interface Health {
   /** Whether the proxy has `/rollouts`. */
   rollouts?: true

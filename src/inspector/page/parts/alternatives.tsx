@@ -1,4 +1,4 @@
-/** The alternatives that could have been sampled at a token; loaded when a token is selected. */
+/** Shows the recorded alternatives to a token, which are loaded when the token is selected. */
 import { useMemo } from 'preact/hooks'
 import { formatSessionPath, getJson } from '../lib/api.ts'
 import { formatNumber, revealInvisible } from '../lib/format.ts'
@@ -7,7 +7,7 @@ import type { RowData } from '../lib/row-texts.ts'
 import type { Alternatives } from '../lib/wire.ts'
 import { getScrollableProps } from './parts.tsx'
 
-/** Tokens per request: the pointer usually moves to a neighbour next. */
+/** The number of tokens per request; more than one, because the pointer usually moves to a neighbour. */
 const BLOCK = 64
 /** The time that the pointer must rest on a token before its alternatives are loaded. */
 const REST_MS = 120

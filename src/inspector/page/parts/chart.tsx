@@ -1,27 +1,29 @@
-/** A line chart of numbers in order; a click selects a point. */
+/** A line chart, in which a click selects a point. */
 import { useEffect, useRef, useState } from 'preact/hooks'
 import uPlot from 'uplot'
 
 const HEIGHT = 110
 
 interface ChartProps {
-  /** The chart is redrawn when this is another array. */
+  /** The x values and the y values. The chart is redrawn when the array is replaced. */
   data: uPlot.AlignedData
   hasPoints: boolean
   /** Returns the limits of the y axis for the smallest and largest value. */
   range(low: number, high: number): [number, number]
-  /** @param x of the clicked point */
+  /** Called when a point is clicked. @param x the x value of the point */
   pick(x: number): void
 }
 
-/** The distances between two ticks of an axis of integers. */
+/** The possible distances between two ticks of an axis of integers. */
 const WHOLE_STEPS = Array.from({ length: 8 }, (_, power) =>
   [1, 2, 5].map((step) => step * 10 ** power),
 ).flat()
 
 const dark = matchMedia('(prefers-color-scheme: dark)')
 
-/** Returns whether the colour scheme is dark. A canvas keeps its colours, so it is redrawn when the scheme changes. */
+/**
+ * Returns whether the colour scheme is dark. A canvas is not restyled, so it must be redrawn when the scheme changes.
+ */
 function useDark(): boolean {
   const [isDark, setDark] = useState(dark.matches)
   useEffect(() => {

@@ -1,13 +1,13 @@
 /**
- * The tokens of a row as text. It is built without Preact, from blocks of text: the browser can search all of them, and
- * each is split into one element per token when it approaches the viewport.
+ * Shows the tokens of a row as coloured text. It is built from blocks of text, without Preact: the browser can search
+ * all of them, and a block is split into one element per token only when it approaches the viewport.
  */
 import { useLayoutEffect, useRef } from 'preact/hooks'
 import { type ColourProperty, createClassGetter } from '../lib/colours.ts'
 import { revealExactly } from '../lib/format.ts'
 import { getTokenText, joinTokenTexts, type RowData } from '../lib/row-texts.ts'
 
-/** Tokens per block. */
+/** The number of tokens per block. */
 const BLOCK = 400
 
 /** The distance from the viewport at which blocks are coloured, so that scrolling shows no plain text. */
@@ -16,13 +16,14 @@ const NEAR = '600px'
 interface HeatMapProps {
   read: RowData
   by: ColourProperty
-  /** The token that is kept in view; -1: none. */
+  /** The position of the token that is scrolled into view; -1: none. */
   selected: number
-  /** Tokens that are marked, such as those where two rows differ. */
+  /** The positions of marked tokens, such as the first one that differs in another row. */
   marked?: ReadonlySet<number>
-  /** The range of tokens that is shown. Default: all. */
+  /** The range of positions that is shown, `to` exclusive. Default: all. */
   from?: number
   to?: number
+  /** Called when the pointer moves to a token (with its element) or leaves the text (with -1). */
   onSight?(index: number, element: HTMLElement | undefined): void
   onPick?(index: number): void
 }
@@ -42,9 +43,9 @@ export function HeatMap({
   useLayoutEffect(() => {
     const made = new Blocks(box.current!, { read, from, to, marked, by })
     blocks.current = made
-    return () => made.forget()
+    return () => made.disconnect()
   }, [read, from, to, marked])
-  // A layout effect: a reader that looks immediately after a key press must see its result.
+  // A layout effect, so that the result of a key press is visible immediately.
   useLayoutEffect(() => blocks.current!.paint(by), [by])
   useLayoutEffect(() => blocks.current!.select(selected), [selected, read, from, to])
   const over = useRef<number | undefined>(undefined)
@@ -57,7 +58,7 @@ export function HeatMap({
     <div
       class="heat-map"
       ref={box}
-      // `mouseover` would also fire when a key scrolls the text below a resting pointer.
+      // Not `mouseover`, which also fires when a key scrolls the text below a resting pointer.
       onMouseMove={(event) => {
         const found = getPosition(event)
         if (over.current === found?.place) return
@@ -85,11 +86,12 @@ interface BlocksOptions {
   by: ColourProperty
 }
 
+/** The blocks of text, and their tokens once they are near the viewport. */
 class Blocks {
   readonly #box: HTMLElement
   readonly #options: BlocksOptions
   readonly #near: IntersectionObserver
-  /** The first token of each block that has no token elements yet. */
+  /** The first position of each block that is not split into tokens yet. */
   readonly #bare = new Map<Element, number>()
   #by: ColourProperty
   #here: HTMLElement | undefined
@@ -115,11 +117,11 @@ class Blocks {
     for (const block of this.#bare.keys()) this.#near.observe(block)
   }
 
-  forget(): void {
+  disconnect(): void {
     this.#near.disconnect()
   }
 
-  /** Changes the colours in place: the text stays, and with it the browser's search results. */
+  /** Changes the colours in place, so that the text and the browser's search results stay. */
   paint(by: ColourProperty): void {
     if (this.#by === by) return
     this.#by = by

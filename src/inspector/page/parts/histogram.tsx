@@ -3,6 +3,7 @@ import type { Totals } from '../lib/wire.ts'
 
 interface HistogramProps {
   rewards: Totals['rewards']
+  /** The limits of the selected range; null: none. */
   min: string | null
   max: string | null
   pick(range: { reward_min: string | undefined; reward_max: string | undefined }): void

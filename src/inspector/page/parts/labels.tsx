@@ -1,19 +1,19 @@
-/** Labels and notes of a session or turn; they can be edited if the page is served by a proxy. */
+/** Shows the labels and the note of a session or turn, which can be edited if a proxy serves the page. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { formatSessionPath, isReadOnly, patchJson } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Session, TurnLabels } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
 
-/** What labels and a note belong to: the session, or a turn by its index. */
+/** The owner of labels and a note: the session, or a turn by its index. */
 export type LabelsTarget = number | 'session'
 
 /** The functions that change the labels and notes of one session. */
 export interface LabelsEditor {
   readonly sessionId: string
-  /** Opens the form; undefined: closes it. */
+  /** Opens the form for a target; undefined: closes the form. */
   edit(target: LabelsTarget | undefined): void
-  /** Reloads what has changed. */
+  /** Reloads the session after a change. */
   changed(): void
 }
 
@@ -84,7 +84,7 @@ function LabelsForm({ of, values, editor }: Omit<LabelsProps, 'edits'>) {
   return (
     <form class="labels-form" onSubmit={(event) => void save(event)} onKeyDown={onKeyDown}>
       <label>
-        labels, with commas between them
+        labels, separated by commas
         <input ref={first} value={labels} onInput={(event) => setLabels(event.currentTarget.value)} />
       </label>
       <label>

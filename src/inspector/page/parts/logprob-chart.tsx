@@ -1,10 +1,10 @@
-/** A chart of the logprobs along a row. */
+/** A chart of the logprobs of a row by position. */
 import { useMemo } from 'preact/hooks'
 import type uPlot from 'uplot'
 import type { RowData } from '../lib/row-texts.ts'
 import { Chart } from './chart.tsx'
 
-/** The number of points that a screen can show. A longer row is divided into chunks, which show their lowest value. */
+/** The number of points that a screen can show. A longer row is divided into chunks with one point each. */
 const MAX_POINTS = 4_000
 
 export function LogprobChart({ read, pick }: { read: RowData; pick(index: number): void }) {
@@ -12,7 +12,7 @@ export function LogprobChart({ read, pick }: { read: RowData; pick(index: number
   return <Chart data={data} hasPoints={false} range={(low) => [Math.min(-1, low), 0]} pick={pick} />
 }
 
-/** Returns the lowest logprob of a trained token in each chunk; null if it has none. */
+/** Returns the lowest logprob of the trained tokens in each chunk, at least -50; null if a chunk has no such token. */
 function findLowestLogprobs({ ids, mask, logprobs }: RowData): uPlot.AlignedData {
   const step = Math.max(1, Math.ceil(ids.length / MAX_POINTS))
   const indices: number[] = []

@@ -1,14 +1,11 @@
-/**
- * Texts of any length, shown up to a limit that the reader can raise: the browser needs seconds for a line of a
- * megabyte.
- */
+/** Shows texts up to a limit that the user can raise, because browsers need seconds to lay out a line of a megabyte. */
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import type { DiffLine } from '../../../protocol/transcript/diff-lines.ts'
 import { formatNumber, revealInvisible } from '../lib/format.ts'
 import { Markdown } from './markdown.tsx'
 
-/** Characters that are shown initially. */
+/** The number of characters that are shown initially. */
 const MAX_SHOWN = 20_000
 
 export function Long({ text, kind, markdown }: { text: string; kind: string; markdown?: boolean }) {
@@ -61,6 +58,7 @@ interface CutProps {
   children: (limit: number) => ComponentChildren
 }
 
+/** Content with a limit, and a button that raises it tenfold. */
 function Cut({ length, children }: CutProps) {
   const [limit, setLimit] = useState(MAX_SHOWN)
   return (

@@ -1,4 +1,4 @@
-/** Renders text as Markdown. Each element is created here, so that no text becomes markup and nothing is loaded. */
+/** Renders Markdown. All elements are created here, so that text cannot become HTML and no resource is loaded. */
 import { lexer, type MarkedToken, type Token, type Tokens } from 'marked'
 import type { ComponentChildren } from 'preact'
 import { useMemo } from 'preact/hooks'
@@ -13,7 +13,7 @@ function renderBlocks(tokens: readonly Token[]): ComponentChildren {
   return tokens.map((token, index) => <MarkdownToken key={index} token={token as MarkedToken} />)
 }
 
-/** Returns a token's child tokens, or else its text. */
+/** Renders the child tokens of a token, or its text if it has none. */
 function renderChildren(token: { tokens?: Token[]; text?: string; raw: string }): ComponentChildren {
   return token.tokens === undefined ? revealInvisible(token.text ?? token.raw) : renderBlocks(token.tokens)
 }
@@ -91,7 +91,7 @@ function Table({ token: { header, rows } }: { token: Tokens.Table }) {
   )
 }
 
-/** A link as text: a model chose the address, so it is shown but cannot be followed. */
+/** A link as text with its URL. It cannot be followed, because a model may have written it. */
 function Link({ token }: { token: Tokens.Link }) {
   return (
     <>

@@ -1,6 +1,4 @@
-/**
- * The content of one message, or what a turn sampled. Text of models and tools is shown as text, whatever it contains.
- */
+/** Shows one message, or the response of a turn. Texts of models and tools are never interpreted as HTML. */
 
 import { getContentText, getImages, type MessageWire } from '../../../protocol/transcript/messages.ts'
 import { describeMissingText } from '../../../protocol/transcript/missing-text.ts'
@@ -9,11 +7,12 @@ import { isBlank, revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Diff, Long } from './long-text.tsx'
 
+/** The parts of messages that are shown. */
 export interface MessageDisplayOptions {
   system: boolean
   reasoning: boolean
   tools: boolean
-  /** Whether texts of people and models are shown as Markdown. */
+  /** Whether texts are rendered as Markdown, except those of tools. */
   markdown: boolean
 }
 
@@ -57,7 +56,7 @@ export function ResponseView({
   shown: MessageDisplayOptions
 }) {
   const hasCalls = shown.tools && calls.length > 0
-  // Tool calls and errors show what happened; otherwise a box without text would look like a fault of the page.
+  // A box without text, tool calls and error would look like a fault of the page, so the reason is shown.
   const missing = hasCalls || turn.error ? undefined : describeMissingText(turn)
   const isInFlight = turn.status === 'open'
   return (

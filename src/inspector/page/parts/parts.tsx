@@ -14,7 +14,7 @@ export function Tag({ kind, children }: { kind: string; children: ComponentChild
   return <span class={`tag ${kind}`}>{children}</span>
 }
 
-/** A switch for a filter, an agent role or a colouring. */
+/** A toggle button. */
 export function Chip({
   on,
   onClick,
@@ -31,7 +31,7 @@ export function Chip({
   )
 }
 
-/** A placeholder where there is no content. */
+/** A placeholder for missing content. */
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty">
@@ -41,22 +41,22 @@ export function Empty({ title, children }: { title: string; children?: Component
   )
 }
 
-/** A view of a value, of its loading state, or of its error. */
+/** Shows a loaded value, or its loading state, or its error. */
 export function Await<T>({ of, children }: { of: LoadState<T>; children: (value: T) => ComponentChildren }) {
   if (of.value !== undefined) return <>{children(of.value)}</>
-  if (of.error !== undefined) return <Empty title="This could not be read">{of.error.message}</Empty>
+  if (of.error !== undefined) return <Empty title="The data could not be loaded">{of.error.message}</Empty>
   return <div class="empty quiet">Loading …</div>
 }
 
 export function Reward({ value }: { value: number | null }) {
   if (value === null) return <span class="quiet">–</span>
-  // A small positive reward is not a success: the page shows 1 and more in green.
+  // Only rewards of 1 and more are green, because a small positive reward is not a success.
   return <span class={value >= 1 ? 'good' : value < 0 ? 'bad' : ''}>{formatNumber(value)}</span>
 }
 
 /**
- * A bar from zero, to the left if the value is negative.
- * @param range of all values that are shown beside it
+ * A bar from zero to a value; it extends to the left if the value is negative.
+ * @param range the minimum and maximum of all values of the column
  */
 export function Bar({ value, range, kind }: { value: number; range: [number, number]; kind: string }) {
   const [low, high] = [Math.min(0, range[0]), Math.max(0, range[1])]
@@ -82,10 +82,10 @@ export function Bar({ value, range, kind }: { value: number; range: [number, num
   )
 }
 
-/** Bytes of a response that are shown; the complete response is available with `curl`. */
+/** The number of bytes of a response that are shown. The complete response can be read with the curl command. */
 const MAX_RAW = 400_000
 
-/** The API responses behind a view: raw, and as curl commands. */
+/** The API paths from which a view was loaded, with buttons for the raw response and a curl command. */
 export function Sources({ paths }: { paths: readonly string[] }) {
   const [raw, setRaw] = useState<{ path: string; text: string } | undefined>()
   const [copied, setCopied] = useState('')

@@ -1,14 +1,15 @@
-/** The task and the result of a session, loaded once its row stays in view. */
+/** Shows the task and the last completion of a session, which are loaded if its row stays visible. */
 import { useEffect, useState } from 'preact/hooks'
 import { formatSessionPath, getJson, IS_FILE } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Preview, Session } from '../lib/wire.ts'
 
-/** The time that a row must stay in view before its preview is loaded. */
+/** The time that a row must stay visible before its preview is loaded. */
 const IN_SIGHT_MS = 200
 
-/** Loaded previews by session and time of its last change. */
+/** The loaded previews by session and time of its last change. */
 const known = new Map<string, Preview>()
+/** The number of loaded previews at which all of them are discarded. */
 const MAX_KNOWN = 2_000
 
 export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { of: Session }) {
@@ -32,7 +33,7 @@ export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { o
       controller.abort()
     }
   }, [key])
-  // While a session continues, its previous preview stays.
+  // After a change of the session, its previous preview is shown until the new one is loaded.
   const preview = known.get(key) ?? read?.preview
   if (preview === undefined) return null
   const text = [preview.task, preview.answer].map((part) => revealInvisible(part ?? '…')).join(' → ')

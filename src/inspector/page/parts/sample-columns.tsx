@@ -1,4 +1,4 @@
-/** The samples of one task in columns, with their rewards, final responses and steps per turn. */
+/** Shows the samples of one task in columns: rewards, final response, and one line per turn. */
 import { useEffect, useRef } from 'preact/hooks'
 import { describeMissingText } from '../../../protocol/transcript/missing-text.ts'
 import { summarizeToolCall, type ToolCallWire } from '../../../protocol/transcript/tool-calls.ts'
@@ -12,7 +12,7 @@ import { Labels, listLabels } from './labels.tsx'
 import { Long } from './long-text.tsx'
 import { Await, Reward } from './parts.tsx'
 
-/** The maximum number of columns: more than a group has. */
+/** The maximum number of columns, above the usual size of a group. */
 const MAX_COLUMNS = 64
 
 interface SampleColumnsProps {
@@ -39,7 +39,7 @@ export function SampleColumns({ samples, by, selected }: SampleColumnsProps) {
   return (
     <Await of={turns}>
       {(loaded) => (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable region must be reachable by keyboard
         <section class="columns" aria-label="Samples side by side" tabIndex={0} ref={box}>
           {shown.map((sample, index) => (
             <Column
@@ -135,7 +135,7 @@ function Step({ turn, reward, to }: { turn: Turn; reward: number | undefined; to
         </>
       )}
       {calls.length === 0 && !turn.error && (
-        <span class="quiet">{revealInvisible(describeMissingText(turn) ?? 'answers')}</span>
+        <span class="quiet">{revealInvisible(describeMissingText(turn) ?? 'text')}</span>
       )}
       {calls.map(({ name, about }, index) => (
         <div key={index} class="step-call" title={revealInvisible(about)}>

@@ -1,4 +1,4 @@
-/** Links from a sample to the others of its task, in the order of the group screen. */
+/** Links from a sample to its neighbours in the group, in the order of the group screen. */
 import { getJson, IS_FILE } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
@@ -11,7 +11,7 @@ interface SampleNavProps {
   session: Pick<Tree, 'session_id' | 'metadata'>
 }
 
-/** Links to the neighbours. It is empty for a session without a group, and in a file, which has no lists. */
+/** Renders the links; nothing for a session without a group, or in a file, which contains no lists. */
 export function SampleNav({ session }: SampleNavProps) {
   const { metadata } = session
   const by = route.value.query.get('by') ?? GROUP_KEYS.find((key) => key in metadata)

@@ -1,4 +1,4 @@
-/** Facts about a session. */
+/** Shows the properties of a session: status, reward, labels, counts, rows and metadata. */
 import type { ComponentChildren } from 'preact'
 import { IS_FILE } from '../lib/api.ts'
 import {
@@ -15,7 +15,7 @@ import { type LabelsEditor, LabelsView } from './labels.tsx'
 import { Reward, Tag } from './parts.tsx'
 import { SampleNav } from './sample-nav.tsx'
 
-/** The maximum number of links to rows: more would fill the head of the page. */
+/** The maximum number of links to rows, so that they do not fill the header of the page. */
 const MAX_ROW_LINKS = 12
 
 interface SessionFactsProps {
@@ -108,12 +108,12 @@ function RowLinks({ sessionId, rows }: { sessionId: string; rows: readonly Row[]
   )
 }
 
-/** A metadata value, linked to all sessions that have it; in a file of one session there are no others. */
+/** A metadata value with a link to all sessions that have it; without a link in a file, which contains one session. */
 function MetadataValue({ name, value }: { name: string; value: unknown }) {
   const text = revealInvisible(typeof value === 'string' ? value : JSON.stringify(value)).slice(0, 160)
   if (IS_FILE) return <>{text}</>
   return (
-    <a href={formatHref(['group', name, JSON.stringify(value)])} title="sessions of this value">
+    <a href={formatHref(['group', name, JSON.stringify(value)])} title="sessions with this value">
       {text}
     </a>
   )

@@ -1,4 +1,4 @@
-/** The frame around every view: navigation, API key, help. */
+/** The frame around every view: navigation, the form for the API key, and the list of keys. */
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
@@ -17,7 +17,7 @@ const ALL_VIEWS = [
   { name: 'search', title: 'Search', key: '6' },
 ] as const
 
-/** Returns the available views: a file has only its own sessions, and a proxy may have no rollouts. */
+/** Returns the available views: a file contains only its sessions, and a proxy may run no rollouts. */
 function getViews(health: Health | undefined) {
   if (IS_FILE) return ALL_VIEWS.filter(({ name }) => name === 'sessions' || name === 'compare')
   return ALL_VIEWS.filter(({ name }) => name !== 'rollouts' || health?.rollouts)
@@ -73,12 +73,12 @@ export function Shell({ children }: { children: ComponentChildren }) {
       )}
       {keyError.value === undefined ? (
         <main>
-          {/* Other views render their own heading. */}
+          {/* Views that the navigation does not list render their own heading. */}
           {title !== undefined && <h1 class="unseen">{title}</h1>}
           {children}
         </main>
       ) : (
-        <AskKey why={keyError.value} />
+        <KeyForm why={keyError.value} />
       )}
       {helps.value && <Help close={() => (helps.value = false)} />}
     </>
@@ -89,13 +89,13 @@ function isWithin(view: string, name: string): boolean {
   return view === name || { session: 'sessions', tokens: 'sessions', group: 'groups' }[view] === name
 }
 
-function AskKey({ why: reason }: { why: string }) {
+function KeyForm({ why: reason }: { why: string }) {
   const input = useRef<HTMLInputElement>(null)
   useLayoutEffect(() => input.current?.focus(), [])
   const take = (event: Event) => {
     event.preventDefault()
     setKey(input.current!.value)
-    // Makes every view reload.
+    // Makes every view reload its data.
     dispatchEvent(new HashChangeEvent('hashchange'))
   }
   return (

@@ -1,4 +1,4 @@
-/** The conversation, turn by turn; each turn shows only its new messages. */
+/** Shows a conversation turn by turn; each turn with its new messages only. */
 import { memo } from 'preact/compat'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { diffLines } from '../../../protocol/transcript/diff-lines.ts'
@@ -17,13 +17,15 @@ import { type MessageDisplayOptions, MessageView, ResponseView } from './message
 import { Empty, Reward, Tag } from './parts.tsx'
 import { TurnSettings } from './turn-settings.tsx'
 
+/** The reason why a turn begins a new row. */
 type RowSplit = NonNullable<TreeTurn['new_row']>
 
 interface TranscriptProps {
   turns: readonly Turn[]
-  /** The index of the turn that is kept in view. */
+  /** The index of the turn that is scrolled into view. */
   selected: number
   shown: MessageDisplayOptions
+  /** Returns the link to the tokens of a turn; undefined: no row contains it. */
   tokensOf(index: number): string | undefined
   /** Rewards of turns by index; turns without one are absent. */
   rewards: Readonly<Record<string, number>>
@@ -78,11 +80,13 @@ export function Transcript(props: TranscriptProps) {
   )
 }
 
+/** A turn, with its new messages and their tool calls in the form that is shown. */
 interface TurnWithMessages {
   turn: Turn
   added: NewMessages
   /** The tool calls of each added message. */
   calls: readonly (readonly ToolCallView[])[]
+  /** The tool calls of the response. */
   sampled: readonly ToolCallView[]
 }
 
@@ -113,7 +117,7 @@ interface TurnViewProps {
   specialTokens: string
 }
 
-/** The engine requests of a turn that continued after a cut, with the reason of each end. */
+/** A tag for a turn whose response was continued, with its engine requests and why each ended. */
 function ContinuedTag({ turn }: { turn: Turn }) {
   const requests = getEngineRequests(turn)
   if (requests.length === 0) return null

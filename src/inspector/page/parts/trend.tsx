@@ -1,4 +1,4 @@
-/** A chart over groups with numeric values, such as the steps of a run; it shows one figure at a time. */
+/** A chart of one statistic over groups with numeric values, such as the steps of a run. */
 import { useMemo, useState } from 'preact/hooks'
 import type uPlot from 'uplot'
 import { getJson } from '../lib/api.ts'
@@ -8,8 +8,10 @@ import type { Group, Groups } from '../lib/wire.ts'
 import { Chart } from './chart.tsx'
 import { Chip } from './parts.tsx'
 
+/** The minimum number of groups for a chart. */
 const MIN_POINTS = 3
 
+/** A function that returns a statistic of a group; null: the group has none. */
 type Figure = (group: Group) => number | null
 
 const FIGURES: Record<string, Figure> = {
@@ -25,9 +27,9 @@ const ofTurns =
   ({ of_turns: turns }) =>
     turns ? figure(turns) : null
 
-/** Figures that are expensive to compute: they are loaded only when they are selected. */
+/** Statistics of turns, which are expensive to compute and therefore loaded only when they are selected. */
 const TURN_FIGURES: Record<string, Figure> = {
-  'rows a session': ofTurns(({ rows, sessions }) => rows / sessions),
+  'rows per session': ofTurns(({ rows, sessions }) => rows / sessions),
   'truncated turns, %': ofTurns(({ truncated, turns }) => (turns === 0 ? null : (100 * truncated) / turns)),
   'staleness, versions': ofTurns(({ staleness }) => staleness),
 }
@@ -39,7 +41,7 @@ interface TrendProps {
   open(group: Group): void
 }
 
-/** A chart of the groups; empty if a value is not a number, or if there are too few. */
+/** Renders the chart; nothing if the value of a group is not a number, or if there are too few groups. */
 export function Trend({ groups, path, open }: TrendProps) {
   const [name, setName] = useState('mean reward')
   const isOfTurns = name in TURN_FIGURES
@@ -69,7 +71,7 @@ export function Trend({ groups, path, open }: TrendProps) {
             {read.error
               ? read.error.message
               : shown
-                ? 'of the latest 16 sessions of each'
+                ? 'of the latest 16 sessions of each group'
                 : 'Reading turns …'}
           </span>
         )}

@@ -1,4 +1,4 @@
-/** The turns of a session, one per line, with the prefix that their prompts share with earlier turns. */
+/** Lists the turns of a session, with bars that show the shared prefix of their prompts, or their times. */
 import { formatDuration, formatNumber, formatShortNumber, revealInvisible } from '../lib/format.ts'
 import { getLineKind, getTurnTimes, isRowSplit, type Span } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
@@ -10,7 +10,7 @@ interface TurnListProps {
   /** Rewards of turns by index; turns without one are absent. */
   rewards: Readonly<Record<string, number>>
   selected: number
-  /** The time span in which the bars show the requests, in parallel if they overlapped; undefined: bars show tokens. */
+  /** The time span of bars that show when the requests ran; undefined: bars show tokens. */
   span: Span | undefined
   select(index: number): void
 }
@@ -71,7 +71,7 @@ function Line({
       type="button"
       class={selected ? 'cells selected' : 'cells'}
       onClick={select}
-      title={explain(turn)}
+      title={describeTurn(turn)}
     >
       <span class="num">
         <i class={`line-dot ${getLineKind(turn.agent_role)}`} />
@@ -81,7 +81,7 @@ function Line({
       <span class="prefix">
         {span ? <TimeBar turn={turn} span={span} /> : <PrefixBar turn={turn} most={most} />}
         {broken && (
-          <em class="broke" title={explain(turn)}>
+          <em class="broke" title={describeTurn(turn)}>
             ✂ {turn.new_row?.turn}
           </em>
         )}
@@ -116,7 +116,7 @@ function PrefixBar({ turn, most }: { turn: TreeTurn; most: number }) {
       viewBox="0 0 200 10"
       preserveAspectRatio="none"
       role="img"
-      aria-label={explain(turn)}
+      aria-label={describeTurn(turn)}
     >
       <rect class="track" x="0" y="0" width="200" height="10" />
       <rect class="reused" x="0" y="0" width={shared} height="10" />
@@ -138,14 +138,14 @@ function BarKey({ isTimed }: { isTimed: boolean }) {
     return (
       <>
         <i class="key new" />
-        waits <i class="key sampled" />
-        samples
+        waiting <i class="key sampled" />
+        sampling
       </>
     )
   return (
     <>
       <i class="key reused" />
-      old <i class="key new" />
+      reused <i class="key new" />
       new <i class="key sampled" />
       sampled
     </>
@@ -176,12 +176,12 @@ function formatLabelsLine({ labels, note }: TreeTurn): string {
   return [labels.join(', '), note ?? ''].filter((part) => part !== '').join(': ')
 }
 
-/** Returns why a turn is excluded from training although its status does not show it. */
+/** Returns why a turn is excluded from training, for the reasons that its status does not show. */
 function findExclusionReason({ excluded }: TreeTurn): string | undefined {
   return excluded === 'superseded' || excluded === 'rejected' ? excluded : undefined
 }
 
-function explain(turn: TreeTurn): string {
+function describeTurn(turn: TreeTurn): string {
   const { shared_tokens: shared, prompt_tokens: prompt, parent, new_row: begins } = turn
   const rest = `${formatNumber(prompt - shared)} new, ${formatNumber(turn.sampled_tokens)} sampled`
   const inexact = turn.inexact_reason === null ? '' : `; inexact: ${turn.inexact_reason}`

@@ -1,4 +1,4 @@
-/** The parameters and tools of a turn's request: one line, which opens to the complete values. */
+/** Shows the parameters and tools of a turn's request: in one line, which expands to the complete values. */
 import { useMemo, useState } from 'preact/hooks'
 import { getSettings, type RequestSettings, type ToolSummary } from '../../../protocol/transcript/settings.ts'
 import { revealInvisible } from '../lib/format.ts'
@@ -15,12 +15,12 @@ export function TurnSettings({ turn }: { turn: Turn }) {
   return (
     <details class="settings" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>{revealInvisible([...short, ...offered].join(' · '))}</summary>
-      {isOpen && <Whole {...settings} />}
+      {isOpen && <AllSettings {...settings} />}
     </details>
   )
 }
 
-function Whole({ params, tools }: RequestSettings) {
+function AllSettings({ params, tools }: RequestSettings) {
   return (
     <dl class="fields">
       {params.map(([name, value]) => (

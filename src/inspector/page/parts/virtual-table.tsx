@@ -1,18 +1,18 @@
-/** A table of any length: the page contains only the visible rows. */
+/** A table of any length, of which only the visible rows are rendered. */
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 
-/** Pixels; the style sheet contains the same number. */
+/** The height of a row in pixels; the style sheet contains the same number. */
 const ROW_HEIGHT = 30
 
-/** Rows rendered beyond the edges, so that scrolling shows no gap. */
+/** The number of rows that are rendered beyond each edge, so that scrolling shows no gap. */
 const MARGIN = 12
 
 interface VirtualRowsProps {
   count: number
-  /** The row that is kept in view. */
+  /** The index of the row that is scrolled into view. */
   selected: number
-  /** Called with the range of rendered rows. */
+  /** Called with the range of rendered rows, `last` exclusive. */
   onSight?(first: number, last: number): void
   children(index: number): ComponentChildren
 }

@@ -1,4 +1,4 @@
-/** Compares two rows: shows where they diverge, then each turn. */
+/** Compares two rows: shows where they diverge, and the differences of each turn. */
 
 import { diffArrays } from 'diff'
 import { useMemo, useState } from 'preact/hooks'
@@ -11,11 +11,11 @@ import { joinTokenTexts, loadRow, type RowData } from '../lib/row-texts.ts'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
 
-/** Tokens that are shown before and after the point of divergence. */
+/** The number of tokens that are shown before and after the first difference. */
 const BEFORE = 120
 const AFTER = 400
 
-/** Tokens of a completion that are compared: the cost of a diff grows with the square of its edits. */
+/** The number of tokens of a completion that are compared; the cost of a diff grows with the square of its edits. */
 const MAX_DIFF = 3_000
 
 /** A reference to a row: `session#row`. */
@@ -61,7 +61,7 @@ export function Compare() {
         <Both a={a} b={b} />
       ) : (
         <Empty title="Two rows to compare">
-          Name two as <code>session-id#row</code>, or press <kbd>c</kbd> on two samples of a group.
+          Enter two rows as <code>session-id#row</code>, or press <kbd>c</kbd> on two samples of a group.
         </Empty>
       )}
     </div>
@@ -81,7 +81,7 @@ function Both({ a, b }: { a: RowReference; b: RowReference }) {
   )
 }
 
-/** Returns the index of the first id that two lists do not share; undefined if they are equal. */
+/** Returns the first index at which two lists differ; undefined if they are equal. */
 function findDivergence(left: ArrayLike<number>, right: ArrayLike<number>): number | undefined {
   const end = Math.min(left.length, right.length)
   for (let index = 0; index < end; index += 1) if (left[index] !== right[index]) return index
@@ -117,7 +117,7 @@ function Difference({ left, right }: { left: RowData; right: RowData }) {
       <table class="plain-table">
         <thead>
           <tr>
-            {['Turn', 'A sampled', 'B sampled', 'alike'].map((title) => (
+            {['Turn', 'A sampled', 'B sampled', 'Equal'].map((title) => (
               <th key={title}>{title}</th>
             ))}
             <td />
@@ -141,7 +141,7 @@ function Difference({ left, right }: { left: RowData; right: RowData }) {
   )
 }
 
-/** @param divergence the index of the token at which the rows diverge; undefined: they are equal */
+/** Shows one row around the first difference. @param divergence its position; undefined: the rows are equal */
 function Side({ read, divergence }: { read: RowData; divergence: number | undefined }) {
   const marked = useMemo(() => new Set(divergence === undefined ? [] : [divergence]), [divergence])
   const { sessionId, row, ids } = read
@@ -177,6 +177,7 @@ function getSampledIds(read: RowData, turn: number): { ids: number[]; from: numb
   return { ids: [...read.ids.subarray(from, read.row.prompt_tokens + span.end)], from }
 }
 
+/** The two rows that are compared. */
 interface TurnProps {
   left: RowData
   right: RowData
@@ -207,7 +208,7 @@ function TurnLine({
   )
 }
 
-/** The tokens that one row sampled and the other did not, by ids. */
+/** Shows which tokens only one of the rows sampled in a turn, compared by id. */
 function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
   const chunks = useMemo(() => {
     const [a, b] = [getSampledIds(left, turn), getSampledIds(right, turn)]
@@ -225,7 +226,7 @@ function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
   return (
     <section class="turn-difference">
       <h2>
-        Turn {turn} <span class="quiet">what A sampled, struck out, and B instead</span>
+        Turn {turn} <span class="quiet">struck out: only A sampled it; highlighted: only B</span>
       </h2>
       {chunks.length === 0 ? (
         <p class="quiet">Neither row sampled a token here.</p>

@@ -1,4 +1,4 @@
-/** Engines and workers, the queue, and how prompts are built. */
+/** Shows engines and workers, the queue, and how prompts were built. */
 import { getJson } from '../lib/api.ts'
 import { formatAge, formatDuration, formatNumber, revealInvisible } from '../lib/format.ts'
 import { useLoad, useTick } from '../lib/load.ts'
@@ -108,7 +108,7 @@ function Card({ title, children }: { title: string; children: preact.ComponentCh
   )
 }
 
-const MEMBER_COLUMNS = ['Member', 'Speaks', 'State', 'Load', 'Models', 'Weights', 'Since']
+const MEMBER_COLUMNS = ['Member', 'API', 'State', 'Load', 'Models', 'Weights', 'Since']
 
 function Members({ members }: { members: readonly Member[] }) {
   const most = Math.max(1, ...members.map(({ load, max_concurrency }) => Math.max(load, max_concurrency)))
@@ -132,7 +132,7 @@ function Members({ members }: { members: readonly Member[] }) {
   )
 }
 
-/** @param most the largest load or limit of any member */
+/** Shows one engine or worker. @param most the largest load or limit of all members */
 function MemberLine({ member, most }: { member: Member; most: number }) {
   const { engine, load, max_concurrency: limit } = member
   return (

@@ -1,4 +1,4 @@
-/** The samples of one task, side by side. */
+/** Compares the samples of one task: as a table of rewards, or their responses side by side. */
 import { useMemo, useState } from 'preact/hooks'
 import { formatSessionPath, getJson } from '../lib/api.ts'
 import { formatDuration, formatNumber, formatShortNumber, revealInvisible } from '../lib/format.ts'
@@ -12,7 +12,7 @@ import { Labels, listLabels } from '../parts/labels.tsx'
 import { Await, Bar, Chip, Empty, Reward, Sources, Tag } from '../parts/parts.tsx'
 import { SampleColumns } from '../parts/sample-columns.tsx'
 
-/** The maximum number of samples whose turns are loaded: more than a group has. */
+/** The maximum number of samples whose turns are loaded, above the usual size of a group. */
 const MAX_TREES = 64
 
 export function GroupScreen({ by, value }: { by: string; value: string }) {
@@ -64,8 +64,8 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
       help: 'Open the sample',
       run: withCurrent((id) => navigate(formatHref(['session', id], { by }))),
     },
-    { key: 'v', help: 'Answers side by side, or the table', run: changeView },
-    { key: 'c', help: 'Compare with another: once on each', run: withCurrent(compare) },
+    { key: 'v', help: 'Responses side by side, or the table', run: changeView },
+    { key: 'c', help: 'Compare two samples: press it on each', run: withCurrent(compare) },
   ])
   const ranges = findRanges(samples, components)
   return (
@@ -84,7 +84,7 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
           rewards
         </Chip>
         <Chip on={isSideBySide} onClick={changeView}>
-          answers side by side
+          responses side by side
         </Chip>
       </div>
       {isSideBySide ? (
@@ -122,8 +122,8 @@ function SamplesHead({ components }: { components: readonly string[] }) {
         {components.map((name) => (
           <th key={name}>{revealInvisible(name)}</th>
         ))}
-        <th title="(r − mean) / std, as GRPO has it">(r − mean) / std</th>
-        <th title="without the division, as Dr. GRPO has it">r − mean</th>
+        <th title="the advantage of GRPO">(r − mean) / std</th>
+        <th title="the advantage of Dr. GRPO, which does not divide by std">r − mean</th>
         <th>Turns</th>
         <th>Sampled</th>
         <th>Longest prompt</th>
@@ -135,7 +135,7 @@ function SamplesHead({ components }: { components: readonly string[] }) {
   )
 }
 
-/** The smallest and largest value of each column with bars, including zero. */
+/** The ranges of the columns with bars, each of which includes zero. */
 interface Ranges {
   reward: [number, number]
   centred: [number, number]
@@ -169,7 +169,7 @@ interface SampleLineProps {
   components: readonly string[]
   ranges: Ranges
   selected: boolean
-  /** Whether another sample is to be compared with this one. */
+  /** Whether this is the first of the two samples to compare. */
   isFirst: boolean
   compare(sessionId: string): void
 }

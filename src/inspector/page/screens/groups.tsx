@@ -1,4 +1,4 @@
-/** Tasks and the distribution of their samples' rewards. */
+/** Lists groups of sessions, usually the samples of one task each, with the distribution of their rewards. */
 import { useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { formatAge, formatNumber, formatShortNumber, revealInvisible } from '../lib/format.ts'
@@ -27,7 +27,7 @@ export function Groups() {
             ))}
           </select>
         </label>
-        <span class="quiet">the samples of one task have one value</span>
+        <span class="quiet">a key that all samples of one task share</span>
       </div>
       {keys !== undefined && by === undefined ? (
         <Empty title="No groups yet">
@@ -48,11 +48,11 @@ function GroupTable({ by }: { by: string }) {
   const move = (to: number) => select((index) => Math.max(0, Math.min(groups.length - 1, index + to)))
   useKeys([
     { key: 'j', help: 'Next group', run: () => move(1) },
-    { key: 'k', help: 'Group before', run: () => move(-1) },
+    { key: 'k', help: 'Previous group', run: () => move(-1) },
     {
       key: 'Enter',
       help: 'Open the group',
-      run: () => groups[selected] && navigate(groupHref(by, groups[selected])),
+      run: () => groups[selected] && navigate(formatGroupHref(by, groups[selected])),
     },
   ])
   const means = groups.flatMap(({ rewards }) => rewards.mean ?? [])
@@ -64,7 +64,7 @@ function GroupTable({ by }: { by: string }) {
     <Await of={response}>
       {() => (
         <>
-          <Trend groups={groups} path={path} open={(group) => navigate(groupHref(by, group))} />
+          <Trend groups={groups} path={path} open={(group) => navigate(formatGroupHref(by, group))} />
           <div class="table groups-table">
             <div class="head row">
               {['Group', 'Samples', 'Mean', '', 'Std', 'Min … max', 'Failed', 'Sampled', 'First'].map(
@@ -90,7 +90,7 @@ function GroupTable({ by }: { by: string }) {
   )
 }
 
-function groupHref(by: string, { value }: Group): string {
+function formatGroupHref(by: string, { value }: Group): string {
   return formatHref(['group', by, JSON.stringify(value)])
 }
 
@@ -107,7 +107,7 @@ function GroupRow({
 }) {
   const { rewards } = group
   return (
-    <a class={selected ? 'cells selected' : 'cells'} href={groupHref(by, group)}>
+    <a class={selected ? 'cells selected' : 'cells'} href={formatGroupHref(by, group)}>
       <span class="id">{revealInvisible(String(group.value))}</span>
       <span class="num">{group.sessions}</span>
       <span class="num">{formatNumber(rewards.mean)}</span>

@@ -1,4 +1,4 @@
-/** Rollouts that the proxy runs for trainers, itself or through the configured rollout server. */
+/** Lists the rollouts that the proxy, or its rollout server, runs for trainers. */
 import { getJson } from '../lib/api.ts'
 import { formatAge, formatDuration, formatNumber, revealInvisible } from '../lib/format.ts'
 import { useLoad, useTick } from '../lib/load.ts'
@@ -6,7 +6,7 @@ import { formatHref } from '../lib/route.ts'
 import type { Rollout } from '../lib/wire.ts'
 import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
 
-/** The maximum number of rollouts, latest first; the API lists all of them. */
+/** The maximum number of rollouts that are shown, the latest first; the API returns all. */
 const MAX_SHOWN = 500
 const KINDS = { waiting: 'plain', running: 'plain', done: 'good', failed: 'bad', cancelled: 'warn' } as const
 const COLUMNS = ['Rollout', 'Task', 'State', 'Reward', 'Attempts', 'Duration', 'Started', 'Session']
@@ -23,7 +23,7 @@ export function Rollouts() {
 
 function List({ rollouts }: { rollouts: readonly Rollout[] }) {
   if (rollouts.length === 0) {
-    return <Empty title="No rollout yet">A trainer begins one with POST /rollouts.</Empty>
+    return <Empty title="No rollout yet">A trainer starts one with POST /rollouts.</Empty>
   }
   const count = (status: Rollout['status']) => rollouts.filter((each) => each.status === status).length
   return (

@@ -1,4 +1,4 @@
-/** Searches the text of turns: of models, agents and tools. */
+/** Searches the texts of turns. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { formatAge, formatNumber, revealInvisible } from '../lib/format.ts'
@@ -8,13 +8,13 @@ import { formatHref, route, setQuery } from '../lib/route.ts'
 import type { SearchHits } from '../lib/wire.ts'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
 
-/** The minimum length of a search text, as in the API. */
+/** The minimum length of a search text, which the API also requires. */
 const MIN_CHARS = 3
 
 export function Search() {
   const text = route.value.query.get('text') ?? ''
   const field = useRef<HTMLInputElement>(null)
-  // A layout effect: an effect after the paint may miss the next key.
+  // A layout effect, so that the field has the focus before the next key is pressed.
   useLayoutEffect(() => field.current?.focus(), [])
   useKeys([{ key: '/', help: 'Search for something else', run: () => field.current?.select() }])
   const submit = (event: Event) => {
@@ -46,7 +46,7 @@ export function Search() {
 }
 
 function Hits({ text }: { text: string }) {
-  // The start of each page that is shown.
+  // The cursors of the pages that are shown; undefined: the first page.
   const [cursors, setCursors] = useState<readonly (string | undefined)[]>([undefined])
   const last = cursors.length - 1
   return (
@@ -68,7 +68,7 @@ function getSearchPath(text: string, cursor: string | undefined): string {
   return `search?${new URLSearchParams({ text, ...(cursor !== undefined && { cursor }) })}`
 }
 
-/** Returns the first page with hits: a page of the API may be empty because its time limit was reached. */
+/** Loads pages until one has hits: a page is empty if its time limit was reached before a hit was found. */
 async function fetchFirstWithHits(text: string, cursor: string | undefined, stop: AbortSignal) {
   let page = await getJson<SearchHits>(getSearchPath(text, cursor), stop)
   while (page.hits.length === 0 && page.next_cursor !== null)

@@ -1,4 +1,4 @@
-/** One session: its turns and how they continue each other, and its conversation. */
+/** Shows one session: the list of its turns, and its conversation. */
 import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { formatSessionPath, getJson, getLines } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
@@ -138,24 +138,25 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
   )
 }
 
-interface SessionKeys {
+/** The state and the actions of the keyboard commands. */
+interface SessionKeyState {
   turns: readonly TreeTurn[]
   /** The position of the selected turn in `turns`. */
   place: number
-  /** The address of its tokens; undefined: it has none. */
+  /** The link to the tokens of the selected turn; undefined: no row contains it. */
   tokens: string | undefined
   toggle(name: keyof MessageDisplayOptions): void
   isTimed: boolean
   editLabels(target: LabelsTarget): void
 }
 
-function useSessionKeys({ turns, place: index, tokens, toggle, isTimed, editLabels }: SessionKeys): void {
-  const broken = (step: 1 | -1) => selectTurn(turns, findNextBroken(turns, index, step))
+function useSessionKeys({ turns, place: index, tokens, toggle, isTimed, editLabels }: SessionKeyState): void {
+  const selectSplit = (step: 1 | -1) => selectTurn(turns, findNextSplit(turns, index, step))
   useKeys([
     { key: 'j', help: 'Next turn', run: () => selectTurn(turns, index + 1) },
     { key: 'k', help: 'Previous turn', run: () => selectTurn(turns, index - 1) },
-    { key: 'n', help: 'Next turn that splits a row', run: () => broken(1) },
-    { key: 'p', help: 'Previous turn that splits a row', run: () => broken(-1) },
+    { key: 'n', help: 'Next turn that splits a row', run: () => selectSplit(1) },
+    { key: 'p', help: 'Previous turn that splits a row', run: () => selectSplit(-1) },
     { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && navigate(tokens) },
     {
       key: 'l',
@@ -181,7 +182,7 @@ function selectTurn(turns: readonly TreeTurn[], index: number): void {
   if (turn) setQuery({ turn: turn.index })
 }
 
-function findNextBroken(turns: readonly TreeTurn[], from: number, step: 1 | -1): number {
+function findNextSplit(turns: readonly TreeTurn[], from: number, step: 1 | -1): number {
   for (let index = from + step; index >= 0 && index < turns.length; index += step)
     if (isRowSplit(turns[index]!)) return index
   return from
@@ -192,7 +193,7 @@ interface SwitchesProps {
   /** The selected agent role; null: all. */
   line: string | null
   shown: MessageDisplayOptions
-  /** The span from the first request to the end of the last one if bars show it; undefined: they show tokens. */
+  /** The time span of bars that show times; undefined: bars show tokens. */
   span: Span | undefined
   toggle(name: keyof MessageDisplayOptions): void
 }
@@ -202,7 +203,7 @@ function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {
   return (
     <div class="switches">
       <Chip on={line === null} onClick={() => setQuery({ line: undefined, turn: undefined })}>
-        all lines <span>{turns.length}</span>
+        all roles <span>{turns.length}</span>
       </Chip>
       {[...lines].map(([name, { length }]) => (
         <Chip key={name} on={line === name} onClick={() => setQuery({ line: name, turn: undefined })}>
@@ -222,7 +223,7 @@ function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {
   )
 }
 
-/** The output of in-flight turns as it is streamed. */
+/** Shows the output of in-flight turns while it is streamed. */
 function LiveTail({ sessionId }: { sessionId: string }) {
   const [texts, setTexts] = useState<ReadonlyMap<number, string>>(new Map())
   const end = useRef<HTMLDivElement>(null)

@@ -1,4 +1,4 @@
-/** The list of all sessions, of any length: filtered, sorted, searched. */
+/** Lists all sessions, with filters, sorting and search. */
 import type { RefObject } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { formatSessionPath, getJson, IS_FILE } from '../lib/api.ts'
@@ -14,6 +14,7 @@ import { Chip, Empty, Reward, Sources } from '../parts/parts.tsx'
 import { PreviewLine } from '../parts/preview.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
 
+/** The number of sessions per request. */
 const PAGE = 500
 
 const COLUMNS = [
@@ -40,7 +41,7 @@ const CHIPS = [
   { title: 'inexact turns', name: 'inexact', value: 'true', count: (totals: Totals) => totals.inexact },
 ] as const
 
-/** Loads the pages of the list in sequence, because each page contains the cursor of the next. */
+/** Loads as many pages of the list as are needed, in sequence: each page contains the cursor of the next. */
 function usePages(query: string, refresh: number) {
   const [sessions, setSessions] = useState<readonly Session[]>([])
   const [wanted, setWanted] = useState(PAGE)
@@ -130,7 +131,7 @@ export function Sessions() {
 }
 
 interface FiltersProps {
-  /** The search field, which a key focuses. */
+  /** The search field, which the key `/` focuses. */
   search: RefObject<HTMLInputElement | null>
   /** Totals; undefined: not loaded yet. */
   totals: Totals | undefined
@@ -202,7 +203,7 @@ function NoSessions() {
   if (isFiltered) return <Empty title="No session matches">Remove a filter to see more.</Empty>
   return (
     <Empty title="No sessions yet">
-      Give an agent the base URL <code>…/my-session/v1</code> of this proxy; its calls appear here.
+      Give an agent the base URL <code>…/my-session/v1</code> of this proxy; its requests appear here.
     </Empty>
   )
 }

@@ -1,4 +1,4 @@
-/** The tokens of one training-ready row. */
+/** Shows the tokens of one training-ready row. */
 import { useMemo, useState } from 'preact/hooks'
 import { formatSessionPath, getJson } from '../lib/api.ts'
 import { type ColourProperty, findRange, STEPS } from '../lib/colours.ts'
@@ -14,7 +14,7 @@ import { HeatMap } from '../parts/heat-map.tsx'
 import { LogprobChart } from '../parts/logprob-chart.tsx'
 import { Await, Chip, Empty, getScrollableProps, Sources, Tag } from '../parts/parts.tsx'
 
-/** The logprob of a token that is sampled once in a hundred times; tokens below it count as unlikely. */
+/** The logprob below which a token counts as unlikely: a probability of 1 in 100. */
 const UNLIKELY = Math.log(0.01)
 
 /** Returns the properties by which tokens can be coloured. */
@@ -24,7 +24,7 @@ function getColourings({ added }: RowData): readonly ColourProperty[] {
 
 export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
   const read = useLoad((stop) => loadRow(sessionId, row, stop), [sessionId, row])
-  // Load the row first: summarizing all rows costs the proxy as much again.
+  // The row is loaded first, because summarizing all rows costs the proxy as much again.
   const isRead = read.value !== undefined
   const rows = useLoad(
     async (stop) => {
@@ -107,7 +107,7 @@ function RowView({ read }: { read: RowData }) {
   )
 }
 
-/** Returns the positions of the unlikely tokens in the row. */
+/** Returns the positions of the trained tokens in the row that are unlikely. */
 function findUnlikelyTokens({ ids, mask, logprobs }: RowData): number[] {
   const indices: number[] = []
   for (let index = 0; index < ids.length; index += 1)
@@ -119,14 +119,15 @@ function pick(index: number | undefined): void {
   if (index !== undefined) setQuery({ t: index })
 }
 
-interface TokenKeys {
+/** The state of the keyboard commands. */
+interface TokenKeyState {
   read: RowData
   selected: number
   unlikely: readonly number[]
   by: ColourProperty
 }
 
-function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
+function useTokenKeys({ read, selected, unlikely, by }: TokenKeyState): void {
   const { sessionId, row, ids, turns } = read
   const colours = getColourings(read)
   const turnStarts = row.turns.map(({ start }) => row.prompt_tokens + start)
@@ -149,14 +150,14 @@ function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
   ])
 }
 
-/** @param unlikely the number of unlikely tokens */
+/** Shows the counts of a row. @param unlikely the number of unlikely tokens */
 function RowSummary({ read: { row, texts }, unlikely }: { read: RowData; unlikely: number }) {
   return (
     <span class="summary">
       <b>{formatNumber(row.prompt_tokens)}</b> prompt · <b>{formatNumber(row.response_tokens)}</b> response ·{' '}
       <b>{formatNumber(row.trained_tokens)}</b> trained · mean logprob <b>{formatNumber(row.mean_logprob)}</b>{' '}
       · <b>{formatNumber(unlikely)}</b> unlikely
-      {texts === null && <Tag kind="warn">no tokenizer is known: ids are shown</Tag>}
+      {texts === null && <Tag kind="warn">no tokenizer is available: ids are shown</Tag>}
       {!row.exact && <Tag kind="bad">{revealInvisible(row.inexact_reason ?? 'inexact')}</Tag>}
     </span>
   )
@@ -207,7 +208,7 @@ function Legend({ by, read }: { by: ColourProperty; read: RowData }) {
   )
 }
 
-/** All properties of one token. */
+/** Shows all properties of one token. */
 function TokenBar({ read, place: position }: { read: RowData; place: number }) {
   const { ids, mask, logprobs, turns, row, texts, added } = read
   if (position < 0 || position >= ids.length) {
