@@ -1,4 +1,4 @@
-/** The backend, the one part in which the two modes differ. */
+/** Opens the backend: engines in local mode, connected workers in relay mode. */
 import type { Logger } from './base/logger.ts'
 import { openEngines } from './open-engines.ts'
 import { fallsBack, isOpenDoor } from './proxy/config/notes.ts'
@@ -24,13 +24,17 @@ interface BackendParts {
   tokenizer: ExpectedTokenizer | undefined
 }
 
+/** An open backend, with the parts that depend on its mode. */
 interface OpenBackend {
   /** The caller closes it. */
   backend: Backend
   registry: MemberRegistry
-  /** Returns the engines of local mode; none in relay mode, whose workers have them. */
+  /** Returns the engines of local mode; an empty list in relay mode, where the engines belong to the workers. */
   engines(): readonly EngineEntry[]
-  /** Takes over the socket of a worker, or closes it in local mode. */
+  /**
+   * Accepts the socket of a worker; closes it in local mode.
+   * @param greeted called when the worker's `hello` has been accepted
+   */
   acceptWorker(socket: RelaySocket, greeted: () => void): void
 }
 

@@ -31,7 +31,7 @@ export const SERVE_COMMAND = {
 
 export type ServerConfig = CommandConfig<typeof SERVE_COMMAND>
 
-/** The command that checks a setup: it has the options of `serve`, whose configuration it checks. */
+/** The command `doctor`, which checks the configuration of `serve` and therefore accepts its options. */
 export const DOCTOR = {
   name: 'doctor',
   summary:

@@ -1,7 +1,8 @@
-/** Access to the products, any of which a reduced program may lack. */
+/** Access to the products, the optional parts of the program, some of which a reduced program lacks. */
 import { ProxyError } from './base/errors.ts'
 import * as all from './products.ts'
 
+/** All products by name. */
 type Products = typeof all
 
 export type EmbeddedEngineConfig = all.embedded.EmbeddedEngineConfig
@@ -22,8 +23,8 @@ const NAMES: Record<keyof Products, string> = {
 }
 
 /**
- * Returns a product that the configuration needs.
- * @param remedy what to do if the program lacks it. Default: nothing helps
+ * Returns a product that the configuration requires.
+ * @param remedy advice that the error contains, such as an option to set. Default: none
  * @throws ProxyError `config_invalid` if the program lacks it
  */
 export function requireProduct<Name extends keyof Products>(name: Name, remedy?: string): Products[Name] {

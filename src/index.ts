@@ -1,6 +1,6 @@
 /**
- * llm-proxy as a library: the server, the inference worker that dials it, and the trainer's side of both. Importing it
- * starts nothing.
+ * llm-proxy as a library: the server, the inference worker that connects to it, and the agent loop and agent runners of
+ * trainers. The import has no side effects.
  */
 
 export { ERROR_CATALOGUE, type ErrorCode, ProxyError } from './base/errors.ts'

@@ -1,7 +1,7 @@
 /**
- * The composition root, which knows every adapter. {@link startServer} creates the parts of a server in
- * the order of their dependencies: a part receives only parts that precede it. The stack owns what has to be closed,
- * and closes it in the reverse order.
+ * The composition root, which selects every adapter. {@link startServer} creates the parts of a server in the order of
+ * their dependencies: a part receives only parts that precede it. A disposable stack owns the parts and closes them in
+ * the reverse order.
  */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
@@ -67,7 +67,7 @@ import { InferenceWorkerClient } from './worker/inference-worker-client.ts'
 import type { HostResolver } from './worker/proxy-addresses.ts'
 import type { SocketDialer } from './worker/proxy-connection.ts'
 
-/** System dependencies of a process. Default of each: the operating system's. */
+/** The system dependencies of a process, which tests replace. Default of each: the operating system's. */
 export interface Platform {
   /** Listens for agents, trainers and workers. */
   listen?: (options: ServerOptions) => Promise<HttpServer>
@@ -93,9 +93,9 @@ export interface RunningServer {
   readonly url: string
   /** The URL of `--health-port`. */
   readonly healthUrl?: string | undefined
-  /** URL of the inspector; undefined: the program was built without it. */
+  /** The URL of the inspector; undefined: the program was built without it. */
   readonly inspectorUrl?: string | undefined
-  /** Resolves with the cause if the store can commit nothing more until the process is restarted; otherwise never. */
+  /** Resolves with the cause if the store cannot commit until the process is restarted; otherwise stays pending. */
   readonly lost: Promise<ProxyError>
   /**
    * Rejects new requests, waits up to `graceMs` for running ones, then cancels them and closes everything.
@@ -132,7 +132,7 @@ export async function startServer(
     ? await requireProduct('postgres').openPostgresForInspection(config.db, config.durability)
     : undefined
 
-  // 3. The model of token mode, and what engines that have its tokenizer report.
+  // 3. The model of token mode, and the results by which engines with the same tokenizer are recognized.
   const model = await openModel(config, logger, platform.openModel)
   stack.defer(() => model?.close())
   const tokenizer = model && (await getExpectedTokenizer(config.tokenizer!, model))
@@ -155,7 +155,7 @@ export async function startServer(
       )
     : new ChatPrompts((...question) => backend.countTokens(...question), store)
 
-  // 6. Sessions. Here they are closed if a later step fails.
+  // 6. Sessions. This entry of the stack closes them if a later step fails; step 11 adds one that closes them first.
   const activity = new Activity()
   const sessionHooks = {
     onEnded: (sessionId: string) => backend.releaseSession(sessionId),
@@ -195,7 +195,7 @@ export async function startServer(
     onTrainable: drift && ((turn) => drift.meter.offer(turn)),
   })
 
-  // 9. The other nodes, and what admins control: of this node, or of all nodes of the database.
+  // 9. The other nodes, and the admin controls, which apply to this node or to all nodes of the database.
   const httpOptions = toHttpOptions(config)
   const authority = httpOptions.certificateFiles && readCertificate(httpOptions.certificateFiles).cert
   const nodes = shared && createNodes(shared, { basePath, authority })
@@ -207,7 +207,7 @@ export async function startServer(
   const owners = nodes && new RolloutOwners(nodes)
   const rollouts = usesRollouts ? requireProduct('rollouts').openRollouts(config, logger, owners) : undefined
 
-  // 11. The HTTP server of agents, trainers, operators and workers; beside it the port for probes.
+  // 11. The HTTP server for agents, trainers, operators and workers, and the separate port for probes.
   const http = await (platform.listen ?? listen)({
     ...httpOptions,
     ...{ sessions, store, runner, backend, logger, weights, activity, nodes, tracer: tracing, acceptWorker },
@@ -249,10 +249,11 @@ export async function startServer(
   const healthPort =
     port === undefined ? undefined : await openHealthPort({ host, port, basePath, getHealth: health })
   stack.defer(() => healthPort?.close())
-  // Sessions end the long polls for which the HTTP server would wait.
+  // Closing the sessions first ends their long polls; otherwise closing the HTTP server would wait for these.
   stack.defer(() => sessions.close())
 
-  // 12. What needs the server's address. Notes follow its start, so that they do not hide the reason of a failure.
+  // 12. Rollouts and other nodes, which need the server's address. Notes are logged only after the server has started,
+  // so that they do not hide the reason why a start failed.
   const notes = listNotes(config)
   if (notes.length > 0) logEvent(logger, 'configuration_note', { note: notes.join(' ') })
   stack.defer(() => rollouts?.own?.close())
@@ -265,9 +266,9 @@ export async function startServer(
     inspectorUrl: products.inspector && `${http.url}/ui`,
     lost: store.lost,
     stop: async (graceMs) => {
-      // Agents run for minutes, so they are ended and the trainer retries.
+      // Rollouts run for minutes, so they are cancelled instead of awaited; the trainer retries them.
       await rollouts?.own?.rollouts.stop(0)
-      // Without a database the other nodes cannot be notified, and nothing more is recorded.
+      // A failure is ignored: if the database is unavailable, the lease of this node expires, and the others notice.
       await shared?.publish({ isDraining: true }).catch(() => {})
       const drained = await runner.drain(graceMs)
       await running.disposeAsync()
@@ -276,6 +277,7 @@ export async function startServer(
   }
 }
 
+/** The parts that observe the others, and the system dependencies. */
 interface Observers {
   metrics: ProxyMetrics
   logger: Logger
@@ -301,7 +303,7 @@ interface DriftMeterParts extends Observers {
 
 /**
  * Opens the drift meter.
- * @throws ProxyError `config_invalid` for the URL of its engine
+ * @throws ProxyError `config_invalid` for an invalid `--verify-engine-url`
  */
 function openDriftMeter(
   config: ServeConfig,
@@ -364,7 +366,7 @@ export interface RunningWorker {
 }
 
 /**
- * Starts an inference worker: it dials its proxies, reconnects as needed, and reports to them if its engines do not
+ * Starts an inference worker. It connects to its proxies, reconnects as needed, and reports engines that do not
  * respond.
  * @throws ProxyError `config_invalid`
  */

@@ -1,12 +1,13 @@
-/** The engines of a proxy in local mode, of a worker or of a command. */
+/** Opens the engines of a proxy in local mode, of a worker or of a command. */
 import { type EmbeddedEngineConfig, requireProduct } from './included-products.ts'
 import { type EngineServersConfig, openServers } from './proxy/engines/clients/open-servers.ts'
 import type { EngineClient } from './proxy/engines/port/engine-client.ts'
 
+/** The configuration that selects the engines. */
 export type EnginesConfig = EngineServersConfig & EmbeddedEngineConfig
 
 /**
- * Opens clients of the given servers, or else the embedded engine.
+ * Opens a client for each configured server, or the embedded engine if no server is configured.
  * @throws ProxyError `config_invalid` for an invalid playbook or URL, and for a kind of server without a URL
  */
 export function openEngines(choice: EnginesConfig): EngineClient[] {

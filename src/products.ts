@@ -1,4 +1,6 @@
-/** The products that the program includes besides the proxy and the worker. A reduced program lacks some of these lines. */
+/**
+ * The products that the program includes besides the proxy and the worker. A reduced program omits some of these lines.
+ */
 export * as embedded from './embedded/open-embedded-engine.ts'
 export * as inspector from './inspector/routes/routes.ts'
 export * as postgres from './proxy/store/postgres/open.ts'

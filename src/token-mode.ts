@@ -1,4 +1,4 @@
-/** Token mode: the model that `--tokenizer` names, what is reported of it, and what it requires of the engines. */
+/** Token mode: opens the model of `--tokenizer`, reports how it is read, and checks that engines match it. */
 import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
@@ -26,7 +26,10 @@ export async function startModel(config: ServeConfig): Promise<StartingModel | u
   return options && (await startTokenModel(options))
 }
 
-/** Opens the model and logs what its operator can improve. @returns undefined in chat mode */
+/**
+ * Opens the model and logs warnings about its files and its fast tokenizer.
+ * @returns undefined in chat mode
+ */
 export async function openModel(
   config: ServeConfig,
   logger: Logger,
@@ -45,7 +48,7 @@ export async function openModel(
   return model
 }
 
-/** Returns the model's options. @returns undefined in chat mode */
+/** Returns the options of the model; undefined in chat mode. */
 function getModelOptions(config: ServeConfig): TokenModelOptions | undefined {
   const { tokenizer, toolParser: parser, promptFormat, contextLength, tokenizerBackend } = config
   const { promptEncoder, trustModelCode } = config
@@ -54,7 +57,10 @@ function getModelOptions(config: ServeConfig): TokenModelOptions | undefined {
   return { source, parser, promptFormat, contextLength, tokenizerBackend, promptEncoder, trustModelCode }
 }
 
-/** Returns what an engine reports that has the model's tokenizer and template. @param name `--tokenizer` */
+/**
+ * Returns the token ids that an engine with the model's tokenizer and chat template returns for fixed texts and chats.
+ * @param name the value of `--tokenizer`
+ */
 export async function getExpectedTokenizer(name: string, model: TokenModel): Promise<ExpectedTokenizer> {
   const { tokenizer } = model
   return {
@@ -65,7 +71,7 @@ export async function getExpectedTokenizer(name: string, model: TokenModel): Pro
   }
 }
 
-/** Renders the chats, except those that the template rejects: it may reject tools, or such a chat. */
+/** Renders {@link COMPARED_CHATS}, except those that the chat template rejects: some templates reject tools. */
 async function renderComparedChats(model: TokenModel): Promise<ExpectedTokenizer['chatIds']> {
   const prompts = await Promise.all(
     Object.entries(COMPARED_CHATS).map(async ([name, chat]) => {
@@ -77,14 +83,14 @@ async function renderComparedChats(model: TokenModel): Promise<ExpectedTokenizer
 }
 
 /**
- * Checks that an engine can serve token mode; without engines yet, each is checked when it is added.
- * @throws ProxyError `start_failed` if none accepts token ids, `config_invalid` if each has another tokenizer
+ * Checks that at least one engine can serve token mode. If there are no engines yet, each is checked when it is added.
+ * @throws ProxyError `start_failed` if no engine accepts token ids, `config_invalid` if all have another tokenizer
  */
 export function checkTokenEngines(members: readonly BackendMember[]): void {
   if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {
     throw new ProxyError(
       'start_failed',
-      `token mode needs an engine that takes token ids, and ${members.map(({ name }) => name).join(', ')} does not: ` +
+      `token mode needs an engine that accepts token ids, and ${members.map(({ name }) => name).join(', ')} does not: ` +
         'leave out --tokenizer, or use vLLM or SGLang',
     )
   }
@@ -95,8 +101,8 @@ export function checkTokenEngines(members: readonly BackendMember[]): void {
 }
 
 /**
- * Returns the longest context that an engine serves: servers often have less memory than the length in config.json
- * needs (`--max-model-len` of vLLM).
+ * Returns the longest context, in tokens, that an engine serves, and logs if one serves less than the model's files
+ * state: servers often limit the context to fit their memory (`--max-model-len` of vLLM).
  * @returns undefined if no engine reports its length
  */
 export async function findServedLength(
@@ -112,7 +118,7 @@ export async function findServedLength(
   return most
 }
 
-/** Returns, and logs, the format of prompts and the parser of completions, as `/health` has them. */
+/** Logs the prompt format and the tool parser, and returns them as fields of `/health`. */
 export function reportMarkup(model: TokenModel, logger: Logger) {
   const { parserChoice, promptFormat, promptEncoder, efforts, roles, contextLength } = model
   const { family, chosenBy, evidence, warning } = parserChoice
