@@ -356,10 +356,10 @@ export class ConnectedWorker {
     else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.isValid(frame))
       sent.handle.receiveChunk(frame, bytes)
     else if (!v1 && frames.responseV2.isValid(frame)) {
-      if (!this.#sendsForgotten(sent, frame)) sent.handle.receiveResponse(frame, bytes)
+      if (!this.#sendsForgotten(sent, frame)) sent.handle.receiveEndV2(frame, bytes)
     } else if (v1 && frames.responseV1.isValid(frame)) {
       this.#noteIds(frame)
-      sent.handle.receiveComplete(frame, bytes)
+      sent.handle.receiveResponseV1(frame, bytes)
     } else
       sent.handle.fail(
         new ProxyError('engine_failed', `the worker violated its protocol: ${this.#describeFault(frame)}`),

@@ -290,7 +290,7 @@ function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
   }
 }
 
-interface Tokenizers {
+interface TokenizerJudgement {
   tokenizer: TokenizerVerdict
   /** Set for `other`. */
   error?: string
@@ -303,7 +303,7 @@ interface Tokenizers {
 function judgeTokenizers(
   { textIds }: ConnectedWorker,
   expected: ExpectedTokenizer | undefined,
-): Tokenizers | undefined {
+): TokenizerJudgement | undefined {
   if (expected === undefined) return undefined
   const engines = textIds?.text === TOKENIZER_TEXT ? textIds.engines : []
   const verdicts = engines.map((engine) => judgeTokenizer(expected, { textIds: engine.ids }))

@@ -12,7 +12,7 @@ import type {
 } from '../../protocol/worker/protocol.ts'
 import { parseChunk, parseResponseEnd } from '../../protocol/worker/response-frames.ts'
 import { FrameReceiver } from './frame-receiver.ts'
-import { toEvents } from './responses-v1.ts'
+import { parseResponseV1 } from './responses-v1.ts'
 
 interface RelayRequestOptions {
   /** Precedes the engine's name in the recorded turn. */
@@ -99,7 +99,7 @@ export class RelayRequest {
     })
   }
 
-  receiveResponse(response: CompletionResponseV2, bytes: number): void {
+  receiveEndV2(response: CompletionResponseV2, bytes: number): void {
     this.#receive(response.seq, bytes, () => {
       this.#isComplete = true
       this.#options.acknowledge(response.seq)
@@ -108,10 +108,10 @@ export class RelayRequest {
     if (this.#isComplete) this.#leave()
   }
 
-  receiveComplete(response: CompletionResponseV1, bytes: number): void {
+  receiveResponseV1(response: CompletionResponseV1, bytes: number): void {
     this.#receive(1, bytes, () => {
       this.#isComplete = true
-      return toEvents(response, this.#options.workerId)
+      return parseResponseV1(response, this.#options.workerId)
     })
     this.#leave()
   }

@@ -8,7 +8,7 @@ import type { CompletionResponseV1 } from '../../protocol/worker/protocol.ts'
  * Converts a version-1 response. It has no prompt ids, so none of its tokens is trainable.
  * @throws ProxyError `engine_failed` with the worker's message if it reports an error, or sends invalid tool calls
  */
-export function toEvents(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
+export function parseResponseV1(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
   if (response.error) {
     const logMessage = 'the worker reported that the request failed'
     throw new ProxyError('engine_failed', response.error, { logMessage })

@@ -15,7 +15,7 @@ import { CompletionReader } from '../../../src/proxy/engines/clients/wire/comple
 import { parseResponse } from '../../../src/proxy/engines/clients/wire/parse-response.ts'
 import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
 import { toTurnId } from '../../../src/proxy/http/trainer/sessions/named-turns.ts'
-import { toEvents } from '../../../src/proxy/relay/responses-v1.ts'
+import { parseResponseV1 } from '../../../src/proxy/relay/responses-v1.ts'
 import { type Case, deepValues, ofUnits, repeat, type Subject, times, UNITS, wideObject } from './subject.ts'
 
 const toJson = (value: unknown) => Buffer.from(JSON.stringify(value))
@@ -189,7 +189,7 @@ export const WIRES: readonly Subject[] = [
           finish_reason: 'stop' as const,
           error: null,
         }
-        return () => toEvents(response, 'w')
+        return () => parseResponseV1(response, 'w')
       },
       'packed ids': (n) => {
         const ids = Int32Array.from({ length: n }, (_, index) => index * 7)

@@ -47,7 +47,7 @@ export function readConversation(
  * Does the same as {@link readConversation} for long conversations: yields to the event loop after each batch.
  * @returns a promise only if there is more than one batch
  */
-export function readInSlices(
+export function readConversationInSlices(
   ...[last, tools, memo]: Parameters<typeof readConversation>
 ): ConversationKeys | Promise<ConversationKeys> {
   const batches = readMessages(last)
@@ -101,7 +101,7 @@ function computeToolsKey(tools: readonly Tool[]): string {
 function readMessage({ parent, value }: Message, calls: ToolCallPositions): MessageInfo {
   const answered = 'tool_call_id' in value ? findToolCallKey(restoreId(value.tool_call_id), calls) : undefined
   const key = computeMessageKey(value, answered)
-  return { key, callCount: listToolCallsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
+  return { key, callCount: countToolCallsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
 }
 
 /** Returns the id if a proxy generated it, since that identifies the tool call; otherwise the tool call's index. */
@@ -140,10 +140,10 @@ class ToolCallPositions {
 
 function listToolCallPositions(message: Message): Map<string | undefined, number> {
   const ids = getMessageKey(message).assistant?.toolCallIds ?? []
-  const before = listToolCallsUpTo(message.parent)
+  const before = countToolCallsUpTo(message.parent)
   return new Map(ids.map((id, index) => [id, before + index]))
 }
 
-function listToolCallsUpTo(message: Message | undefined): number {
+function countToolCallsUpTo(message: Message | undefined): number {
   return message === undefined ? 0 : keyed.of(message)!.callCount
 }

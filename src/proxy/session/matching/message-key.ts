@@ -187,7 +187,7 @@ function serializeWithoutArguments(message: LooseMessage): string {
 }
 
 /** Computes the digest of the parts that an echo preserves when the message's arguments are malformed. */
-export function computeFrameDigest({ message }: AssistantKey): string {
+export function computeDigestWithoutArguments({ message }: AssistantKey): string {
   return computeDigest(serializeWithoutArguments(message))
 }
 

@@ -5,7 +5,7 @@
 import type { ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import {
   type AssistantKey,
-  computeFrameDigest,
+  computeDigestWithoutArguments,
   countLetters,
   type MessageKey,
   readWording,
@@ -93,7 +93,7 @@ export class MessageNode<Answer> {
     if (assistant === undefined) return withSameDigest
     const echoed = withSameDigest.filter((child) => child.#hasSameReasoning(assistant))
     if (this.#malformed.length === 0) return echoed
-    const frameDigest = computeFrameDigest(assistant)
+    const frameDigest = computeDigestWithoutArguments(assistant)
     const tidied = this.#malformed.filter(
       (child) => child.#digest !== key.digest && child.#isTidiedTo(assistant, frameDigest),
     )
@@ -182,7 +182,7 @@ function createEchoReference(assistant: AssistantKey): EchoReference {
     reasoning: assistant.reasoning,
     wording: readWording(assistant),
     malformed: isMalformed
-      ? { arguments: assistant.arguments, frameDigest: computeFrameDigest(assistant) }
+      ? { arguments: assistant.arguments, frameDigest: computeDigestWithoutArguments(assistant) }
       : undefined,
   }
 }

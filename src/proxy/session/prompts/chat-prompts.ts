@@ -12,14 +12,14 @@ import type { GenerationEvent, GenerationStart } from '../../../protocol/canonic
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { TokenCounter } from '../../engines/port/count-tokens.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
-import { type ConversationKeys, getMessageKey, readInSlices } from '../matching/conversation.ts'
+import { type ConversationKeys, getMessageKey, readConversationInSlices } from '../matching/conversation.ts'
 import { PrefixIndex, type PrefixMatch } from '../matching/prefix-index.ts'
 import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
 import { findInexactReason } from './exactness.ts'
-import type { ChatGeneration } from './prompt-planner.ts'
+import type { ChatGenerationRequest } from './prompt-planner.ts'
 import {
   createPlainPrompt,
   type MaybePromise,
@@ -73,7 +73,7 @@ export class ChatPrompts implements Prompts {
   /** Removes the ids of tool calls that the store has. */
   async #withoutRecorded(
     unknown: readonly string[],
-    { sessionId }: ChatGeneration,
+    { sessionId }: ChatGenerationRequest,
     { callIds }: SessionMemory,
   ): Promise<readonly string[]> {
     if (callIds.isComplete || this.#store === undefined) return unknown
@@ -101,7 +101,7 @@ interface ChatPromptParts {
  * Returns the request with its messages as the agent sent them, except that tool calls have the ids that the model
  * itself gave them: its template shows them.
  */
-function withOriginalIds(request: ChatGeneration, { callIds }: SessionMemory): ChatGeneration {
+function withOriginalIds(request: ChatGenerationRequest, { callIds }: SessionMemory): ChatGenerationRequest {
   if (!callIds.hasOwn) return request
   const sent = getMessagesBetween(undefined, request.lastMessage)
   const named = restoreSampled(sent, undefined, callIds)
@@ -116,12 +116,12 @@ function withOriginalIds(request: ChatGeneration, { callIds }: SessionMemory): C
 }
 
 class ChatRequestPrompt implements RequestPrompt {
-  readonly request: ChatGeneration
+  readonly request: ChatGenerationRequest
   readonly #parts: ChatPromptParts
   readonly #turns: SessionTurns
   #match: PrefixMatch<SessionTurn> | undefined
 
-  constructor(request: ChatGeneration, parts: ChatPromptParts) {
+  constructor(request: ChatGenerationRequest, parts: ChatPromptParts) {
     const { memory } = parts
     this.request = request
     this.#parts = parts
@@ -131,7 +131,7 @@ class ChatRequestPrompt implements RequestPrompt {
 
   prepareToRead(): MaybePromise<void> {
     const { body, lastMessage } = this.request
-    const keys = readInSlices(lastMessage, body.tools, this.#parts.memory.requests)
+    const keys = readConversationInSlices(lastMessage, body.tools, this.#parts.memory.requests)
     const match = (read: ConversationKeys) => {
       this.#match = this.#turns.match(read)
     }

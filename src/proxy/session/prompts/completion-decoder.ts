@@ -21,7 +21,7 @@ export interface CompletionText {
  * @param followed `promptText`: the text before the completion; `prefix`: the same, with the part of a truncated turn
  *   that was already sampled, default: promptText; `forcesCall`: decoding is constrained to tool calls as JSON
  */
-export function createDecoder(
+export function createChatDecoder(
   model: TokenModel,
   body: ChatBody,
   followed: { promptText: string; prefix?: string | undefined; forcesCall: boolean },
@@ -35,13 +35,13 @@ export function createDecoder(
   const getParser = () =>
     forcesCall ? createForcedToolCallParser(parser, parserOptions) : parser.create(parserOptions)
   return new CompletionDecoder({
-    ...createText(model, body, forcesCall),
+    ...createChatText(model, body, forcesCall),
     endTokenIds: getEndTokenIds(model, body),
     includeStop,
     ...(body.return_tokens_as_token_ids !== true && { getText: (id: number) => tokenizer.decode([id]) }),
     oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
-    ...(parser.reasoning && { reasoningCount: new ReasoningCount(parser.reasoning, startsInReasoning) }),
+    ...(parser.reasoning && { reasoningCount: new ReasoningCounter(parser.reasoning, startsInReasoning) }),
     reader: byTemplate?.open(prefix, parserOptions.tools) ?? createOutputReader(getParser()),
   })
 }
@@ -49,7 +49,7 @@ export function createDecoder(
 /** Returns a decoder of a text completion, which has no reasoning and no tool calls. */
 export function createTextDecoder(model: TokenModel, body: SamplingFields): CompletionDecoder {
   return new CompletionDecoder({
-    ...createPlainText(model, body),
+    ...createCompletionText(model, body),
     endTokenIds: getEndTokenIds(model, body),
     includeStop: includesStop(body),
     oneToolCall: false,
@@ -58,8 +58,8 @@ export function createTextDecoder(model: TokenModel, body: SamplingFields): Comp
   })
 }
 
-/** Returns the same as {@link createText} for a text completion. */
-export function createPlainText({ tokenizer }: TokenModel, body: SamplingFields): CompletionText {
+/** Returns the same as {@link createChatText} for a text completion. */
+export function createCompletionText({ tokenizer }: TokenModel, body: SamplingFields): CompletionText {
   const skipSpecialTokens = body.skip_special_tokens !== false
   return { decoder: new StreamingDecoder(tokenizer, { skipSpecialTokens }), stops: createStops(body) }
 }
@@ -72,7 +72,7 @@ function toTextDelta(text: string): OutputDelta {
  * Returns a decoder of a completion's tokens and the search for stop strings in its text.
  * @param forcesCall whether decoding is constrained to tool calls as JSON
  */
-export function createText(
+export function createChatText(
   { tokenizer, parser, responses }: TokenModel,
   body: ChatBody,
   forcesCall: boolean,
@@ -127,7 +127,7 @@ interface CompletionDecoderParts {
   getText?: (id: number) => string
   reader: OutputReader
   /** Absent: the format has no markers of reasoning. */
-  reasoningCount?: ReasoningCount
+  reasoningCount?: ReasoningCounter
 }
 
 /**
@@ -276,7 +276,7 @@ function isNotEmpty(parsed: OutputDelta): boolean {
 const HEAD_CHARS = 1_024
 
 /** Counts the reasoning tokens of a completion, without the markers, as in vLLM (`count_reasoning_tokens`). */
-class ReasoningCount {
+class ReasoningCounter {
   /** null: the prompt has opened the reasoning. */
   readonly #openedBy: string | null
   readonly #open: string

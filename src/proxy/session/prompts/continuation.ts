@@ -19,7 +19,7 @@ export type ResponseRemainder =
   | { readonly finish: ResponseEnd }
 
 /** Plans the rest of a response that was cut. */
-export interface ResponsePlanner {
+export interface ContinuationPlanner {
   /** The reason why the rest cannot be requested; undefined: it can. */
   readonly obstacle: string | undefined
   /** Returns the rest of the response after the tokens so far. */
@@ -41,7 +41,7 @@ interface ContinuationParts {
   extend(sampled: readonly number[], limit: number | undefined): GenerationRequest
 }
 
-export class PromptContinuation implements ResponsePlanner {
+export class TokenContinuationPlanner implements ContinuationPlanner {
   readonly #parts: ContinuationParts
 
   constructor(parts: ContinuationParts) {

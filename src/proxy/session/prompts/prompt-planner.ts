@@ -23,7 +23,7 @@ import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { type CutOffState, findCutOffState } from '../../tokens/parsers/unfinished.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
-import { type ConversationKeys, readInSlices } from '../matching/conversation.ts'
+import { type ConversationKeys, readConversationInSlices } from '../matching/conversation.ts'
 import type { PrefixMatch } from '../matching/prefix-index.ts'
 import type { SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { ToolCallIds } from '../matching/tool-call-ids.ts'
@@ -32,7 +32,7 @@ import type { SessionMemory } from '../state/session-memory.ts'
 import { readText, restoreSampled } from './restore-sampled.ts'
 import { rejectTooLong } from './too-long.ts'
 
-export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>
+export type ChatGenerationRequest = Extract<GenerationRequest, { kind: 'chat' }>
 
 interface PlanningSession {
   readonly memory: SessionMemory
@@ -60,14 +60,14 @@ type PlanningModel = Pick<
 export async function planPrompt(
   model: PlanningModel,
   session: PlanningSession,
-  request: Pick<ChatGeneration, 'body' | 'lastMessage'>,
+  request: Pick<ChatGenerationRequest, 'body' | 'lastMessage'>,
 ): Promise<PromptPlan> {
   const { renderer } = model
   const { body } = request
   rejectUnsupportedFields(body)
   rejectTooLong(model, request.lastMessage)
   const options = toPromptOptions(body, session.memory.requests)
-  const read = await readInSlices(request.lastMessage, body.tools, session.memory.requests)
+  const read = await readConversationInSlices(request.lastMessage, body.tools, session.memory.requests)
   const conversation = await withVariables(renderer, options, read)
   const match = session.turns.match(conversation)
   const parent = match.parent?.turn
@@ -89,7 +89,7 @@ export async function planPrompt(
 
 /** @param rejection why the request does not extend the turn that it continues */
 async function planFullPrompt(
-  { model, session, match, input, options }: PromptRequest,
+  { model, session, match, input, options }: PlanningContext,
   rejection?: PromptReason,
 ): Promise<PromptPlan> {
   const { text, ids: rendered } = await renderFull(model.renderer, input, options)
@@ -121,7 +121,7 @@ function getEnding(body: ChatBody): PromptEnd | undefined {
   return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
 }
 
-interface PromptRequest {
+interface PlanningContext {
   readonly model: PlanningModel
   readonly session: PlanningSession
   readonly conversation: ConversationKeys
@@ -134,7 +134,7 @@ interface PromptRequest {
  * Builds a prompt with another end. A final message that was sampled and truncated is continued from its tokens. Any
  * other is rendered: it is prompt, and the completion after it is recorded as the end of the message that both form.
  */
-async function planEnding(planning: PromptRequest, ending: PromptEnd): Promise<PromptPlan> {
+async function planEnding(planning: PlanningContext, ending: PromptEnd): Promise<PromptPlan> {
   const { model, session, conversation, match, input, options } = planning
   const { messages } = input
   const continues = ending.continueFinalMessage
@@ -208,7 +208,7 @@ async function renderFull(
 }
 
 function toInput(
-  { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
+  { body, lastMessage }: Pick<ChatGenerationRequest, 'body' | 'lastMessage'>,
   match: PrefixMatch<SessionTurn>,
   ids: ToolCallIds,
   { imageRule, seesToolImages }: Pick<PlanningModel, 'imageRule' | 'seesToolImages'>,

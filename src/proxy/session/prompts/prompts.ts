@@ -10,7 +10,7 @@ import type { TokenCounter } from '../../engines/port/count-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { RequestBudget } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import type { ResponsePlanner } from './continuation.ts'
+import type { ContinuationPlanner } from './continuation.ts'
 
 export interface Prompts {
   /**
@@ -55,7 +55,7 @@ export interface RequestPrompt {
   /** The response, if no engine is needed. */
   readonly response?: readonly GenerationEvent[]
   /** Plans the rest of a response that was cut; absent: it cannot be continued, because the engine renders prompts. */
-  readonly continuation?: ResponsePlanner
+  readonly continuation?: ContinuationPlanner
   /**
    * Does the work that `read` requires and that can overlap with the engine's, and therefore costs no latency. To be
    * called once the request has been sent, and to be awaited before `read` is called.
@@ -90,7 +90,7 @@ export function createPlainPrompt(request: GenerationRequest): RequestPrompt {
  * Returns a prompt with an empty completion, for an agent that has reached a limit of its session.
  * @param limit the limit's name, to be recorded
  */
-export function endAtLimit(request: GenerationRequest, limit: string): RequestPrompt {
+export function createLimitPrompt(request: GenerationRequest, limit: string): RequestPrompt {
   return { ...createPlainPrompt(request), response: createEmptyResponse({ annotations: { limit } }, 'stop') }
 }
 

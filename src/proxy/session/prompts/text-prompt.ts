@@ -8,20 +8,20 @@ import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 import {
   type CompletionDecoder,
-  createPlainText,
+  createCompletionText,
   createTextDecoder,
   getEndTokenIds,
 } from './completion-decoder.ts'
-import { PromptContinuation, type ResponsePlanner } from './continuation.ts'
+import { type ContinuationPlanner, TokenContinuationPlanner } from './continuation.ts'
 import type { RequestPrompt } from './prompts.ts'
 
-type TextGeneration = Extract<GenerationRequest, { kind: 'completion' }>
+type TextGenerationRequest = Extract<GenerationRequest, { kind: 'completion' }>
 
 export class TextPrompt implements RequestPrompt {
-  readonly request: TextGeneration
+  readonly request: TextGenerationRequest
   readonly #model: TokenModel
   /** Set once it is requested, before the response. */
-  #continuation: ResponsePlanner | undefined
+  #continuation: ContinuationPlanner | undefined
   #promptIds: readonly number[] | undefined
   /** The text that the agent has received from the engine, of a response that may continue. */
   #text = ''
@@ -30,7 +30,7 @@ export class TextPrompt implements RequestPrompt {
   /** Decodes what follows the first part. */
   #decoder: CompletionDecoder | undefined
 
-  constructor(model: TokenModel, request: TextGeneration) {
+  constructor(model: TokenModel, request: TextGenerationRequest) {
     const { prompt } = request.body
     this.#model = model
     this.request = request
@@ -38,7 +38,7 @@ export class TextPrompt implements RequestPrompt {
   }
 
   /** To be requested before the response: what the rest requires is collected only from then on. */
-  get continuation(): ResponsePlanner {
+  get continuation(): ContinuationPlanner {
     this.#continuation ??= this.#createPlanner()
     return this.#continuation
   }
@@ -57,14 +57,14 @@ export class TextPrompt implements RequestPrompt {
 
   onCommitted(): void {}
 
-  #createPlanner(): ResponsePlanner {
+  #createPlanner(): ContinuationPlanner {
     const { request } = this
     const { body } = request
-    const continuation = new PromptContinuation({
+    const continuation = new TokenContinuationPlanner({
       request,
       body,
       endTokenIds: getEndTokenIds(this.#model, body),
-      createText: () => createPlainText(this.#model, body),
+      createText: () => createCompletionText(this.#model, body),
       extend: (sampled, limit) => {
         const prompt = [...this.#promptIds!, ...sampled]
         return { ...request, body: { ...body, prompt, max_tokens: limit ?? null } }

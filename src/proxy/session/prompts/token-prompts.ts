@@ -25,13 +25,18 @@ import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { PromptPlan } from '../state/prompt-plan.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { findAdaptedRoles } from './adapted-roles.ts'
-import { type CompletionDecoder, createDecoder, createText, getEndTokenIds } from './completion-decoder.ts'
-import { PromptContinuation } from './continuation.ts'
+import {
+  type CompletionDecoder,
+  createChatDecoder,
+  createChatText,
+  getEndTokenIds,
+} from './completion-decoder.ts'
+import { TokenContinuationPlanner } from './continuation.ts'
 import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
 import { findInexactReason } from './exactness.ts'
 import { constrainBody, findForcedToolCallSchema } from './forced-tool-call.ts'
 import {
-  type ChatGeneration,
+  type ChatGenerationRequest,
   planPrompt,
   renderFullPrompt,
   toPromptOptions,
@@ -111,7 +116,11 @@ export class TokenPrompts implements Prompts {
   }
 
   /** Plans the prompt once for all completions of one request, which begin at the same time with the same prompt. */
-  async #planOnce(request: ChatGeneration, memory: SessionMemory, turns: SessionTurns): Promise<PromptPlan> {
+  async #planOnce(
+    request: ChatGenerationRequest,
+    memory: SessionMemory,
+    turns: SessionTurns,
+  ): Promise<PromptPlan> {
     const plan = () => planPrompt(this.#model, { memory, turns }, request)
     const { choiceOf: requestId } = request
     if (requestId === undefined) return plan()
@@ -208,7 +217,7 @@ export class TokenPrompts implements Prompts {
 }
 
 interface PromptParts {
-  readonly request: ChatGeneration
+  readonly request: ChatGenerationRequest
   readonly turns: SessionTurns
   readonly prompt: PromptPlan
   /**
@@ -250,7 +259,7 @@ abstract class TokenRequestPrompt implements RequestPrompt {
 /** A request that reaches the engine as ids, and whose sampled tokens are decoded. */
 class TokenIdsPrompt extends TokenRequestPrompt {
   readonly request: GenerationRequest
-  readonly continuation: PromptContinuation
+  readonly continuation: TokenContinuationPlanner
   readonly #decoder: CompletionDecoder
   readonly #vocabularySize: number
 
@@ -264,11 +273,11 @@ class TokenIdsPrompt extends TokenRequestPrompt {
     const mayReason = leavesRoomToReason(model.parser, prompt.text) && { mayReason: true }
     const planned = { ...request, ...getExpertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
     this.request = planned
-    this.continuation = new PromptContinuation({
+    this.continuation = new TokenContinuationPlanner({
       request: planned,
       body: request.body,
       endTokenIds: getEndTokenIds(model, request.body),
-      createText: () => createText(model, request.body, forcedToolCall !== undefined),
+      createText: () => createChatText(model, request.body, forcedToolCall !== undefined),
       extend: (sampled, limit) => ({
         ...planned,
         promptTokenIds: new PromptIds(Int32Array.from(sampled), prompt.ids, prompt.ids.length),
@@ -276,7 +285,7 @@ class TokenIdsPrompt extends TokenRequestPrompt {
       }),
     })
     this.#vocabularySize = model.vocabularySize
-    this.#decoder = createDecoder(model, request.body, {
+    this.#decoder = createChatDecoder(model, request.body, {
       promptText: prompt.text,
       prefix: prompt.prefix,
       forcesCall: forcedToolCall !== undefined,
@@ -378,7 +387,7 @@ function joinTexts(before: string | undefined, content: string | null): string |
   return before === undefined ? content : before + (content ?? '')
 }
 
-function logMatch({ log }: ChatGeneration, { origin, match }: PromptPlan): void {
+function logMatch({ log }: ChatGenerationRequest, { origin, match }: PromptPlan): void {
   const { reason, reusedTokens } = origin
   const parent = origin.from ?? match.parent?.turn.turnId
   log?.logMatch({ reason, parent, reusedTokens, knownMessages: match.knownMessages })

@@ -158,7 +158,7 @@ export class LiveSession {
         this.#allocations.delete(allocation)
         onDone()
       },
-      onUnrecorded: () => getFreeIndex(state, index),
+      onUnrecorded: () => freeIndex(state, index),
     })
     this.#allocations.add(allocation)
     return allocation
@@ -235,7 +235,7 @@ function toConfig(session: SessionRecord): SessionConfig {
 }
 
 /** Frees an index. One below that of a later request is only reused if that request fails as well. */
-function getFreeIndex(state: SessionState, index: number): void {
+function freeIndex(state: SessionState, index: number): void {
   state.unrecorded.add(index)
   while (state.unrecorded.delete(state.nextIndex - 1)) state.nextIndex -= 1
 }

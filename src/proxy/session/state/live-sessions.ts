@@ -36,7 +36,7 @@ export class LiveSessions {
   /** The ids of ended sessions without a reference, in the order of use. */
   readonly #ended = new Set<string>()
   #bytes = 0
-  readonly #references: References = {
+  readonly #references: ReferenceCallbacks = {
     // The entry may have been evicted since the reference was released.
     retain: (entry, isReleased) =>
       isReleased ? this.acquire(entry.live.sessionId) : this.#createReference(entry),
@@ -141,7 +141,7 @@ export class LiveSessions {
   }
 }
 
-interface References {
+interface ReferenceCallbacks {
   retain(entry: SessionEntry, isReleased: boolean): SessionReference
   release(entry: SessionEntry): void
 }
@@ -150,10 +150,10 @@ interface References {
 class EntryReference implements SessionReference {
   readonly live: LiveSession
   readonly #entry: SessionEntry
-  readonly #references: References
+  readonly #references: ReferenceCallbacks
   #isReleased = false
 
-  constructor(entry: SessionEntry, references: References) {
+  constructor(entry: SessionEntry, references: ReferenceCallbacks) {
     this.live = entry.live
     this.#entry = entry
     this.#references = references

@@ -4,9 +4,9 @@ import type { RowImage, RowJson, RowTurn } from '../../../protocol/schema/row.ts
 import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'
 import type { AgentRole } from '../roles/agent-role.ts'
-import { placeEngineRequests } from './engine-requests.ts'
+import { shiftEngineRequests } from './engine-requests.ts'
 import type { RowLayout } from './row-details.ts'
-import { beginOutside, endOutside, selectImages } from './row-images.ts'
+import { moveBeginAfterImage, moveEndBeforeImage, selectImages } from './row-images.ts'
 import type { TurnNode } from './turn-tree.ts'
 
 export interface TrajectoryOptions {
@@ -84,7 +84,7 @@ function countKeptTokens(
   { responseLength = Number.POSITIVE_INFINITY }: TrajectoryOptions,
 ): number {
   if (responseLength >= plan.responseLength) return plan.responseLength
-  return endOutside(plan.images, plan.base + responseLength) - plan.base
+  return moveEndBeforeImage(plan.images, plan.base + responseLength) - plan.base
 }
 
 function computeSpan(
@@ -119,7 +119,7 @@ export function assemble(
   const { chain, last, base, images } = plan
   const tokens = last.tokens.read(base + plan.responseLength)
   const kept = countKeptTokens(plan, options)
-  const promptStart = beginOutside(images, Math.max(0, base - (options.promptLength ?? base)))
+  const promptStart = moveBeginAfterImage(images, Math.max(0, base - (options.promptLength ?? base)))
   const mask = new Uint8Array(kept)
   const logprobs = new Float64Array(kept)
   const turns = chain.map((turn, position): TurnSpan => {
@@ -136,7 +136,7 @@ export function assemble(
       policy: policyOf(turn),
       reward: reward?.turns?.[turn.index] ?? null,
       labels: marks.turns[turn.index]?.labels ?? [],
-      ...(turn.engineRequests && { engine_requests: placeEngineRequests(turn.engineRequests, span) }),
+      ...(turn.engineRequests && { engine_requests: shiftEngineRequests(turn.engineRequests, span) }),
     }
   })
   const agentRole = getAgentRole(chain)

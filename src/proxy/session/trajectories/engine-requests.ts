@@ -13,7 +13,7 @@ export function readEngineRequests({
 }
 
 /** Shifts the offsets of engine requests by `start`, and limits them to `end`, which removes tokens at the end. */
-export function placeEngineRequests(
+export function shiftEngineRequests(
   requests: readonly EngineRequest[],
   { start, end }: { start: number; end: number },
 ): EngineRequest[] {

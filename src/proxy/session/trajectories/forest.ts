@@ -4,7 +4,7 @@
  * equal tokens. Tokens that were read are shared if equal: prompts, also between sessions, and the tokens between two
  * completions.
  */
-import { placeEngineRequests } from './engine-requests.ts'
+import { shiftEngineRequests } from './engine-requests.ts'
 import { TokenNode } from './token-tree.ts'
 import type { Trajectory, TurnSpan } from './trajectories.ts'
 
@@ -46,14 +46,14 @@ interface ForestLayout {
 
 export class Forest {
   readonly #roots = TokenNode.root()
-  readonly #steps: Step[] = []
+  readonly #steps: RowPath[] = []
 
   /**
    * Adds the rows of a session. Copies only new tokens.
    * @param rows rows of all turns of the session, none of them truncated
    */
   add(sessionId: string, rows: Iterable<Trajectory>): void {
-    const sampled = new Map<string, CompletionSpan>()
+    const sampled = new Map<string, CompletionNode>()
     for (const row of rows)
       this.#steps.push({
         row: toForestRow(sessionId, row),
@@ -64,8 +64,8 @@ export class Forest {
   /** Returns the layout. All rows must have been added, because each may split a prompt. */
   createLayout(): ForestLayout {
     const nodes: (PromptTokens | CompletionTokens)[] = []
-    const indices = new Map<TokenNode | CompletionSpan, number | null>([[this.#roots, null]])
-    const put = (key: TokenNode | CompletionSpan, node: PromptTokens | CompletionTokens): number => {
+    const indices = new Map<TokenNode | CompletionNode, number | null>([[this.#roots, null]])
+    const put = (key: TokenNode | CompletionNode, node: PromptTokens | CompletionTokens): number => {
       indices.set(key, nodes.length)
       return nodes.push(node) - 1
     }
@@ -91,26 +91,26 @@ export class Forest {
   }
 }
 
-interface CompletionSpan extends Omit<CompletionTokens, 'parent' | 'turn' | 'logprobs'> {
+interface CompletionNode extends Omit<CompletionTokens, 'parent' | 'turn' | 'logprobs'> {
   turn: ForestTurn
   logprobs: Float64Array
   /** Tokens that were read after it. */
   readonly below: TokenNode
 }
 
-interface Step {
+interface RowPath {
   readonly row: Omit<ForestRow, 'leaf'>
-  readonly path: readonly { read: TokenNode; sampled: CompletionSpan }[]
+  readonly path: readonly { read: TokenNode; sampled: CompletionNode }[]
 }
 
 function findPath(
   sessionId: string,
   row: Trajectory,
   roots: TokenNode,
-  known: Map<string, CompletionSpan>,
-): Step['path'] {
+  known: Map<string, CompletionNode>,
+): RowPath['path'] {
   if (!row.exact) return []
-  const path: { read: TokenNode; sampled: CompletionSpan }[] = []
+  const path: { read: TokenNode; sampled: CompletionNode }[] = []
   let read = roots.descend(row.prompt_ids)
   let end = 0
   for (const turn of row.turns) {
@@ -127,12 +127,12 @@ function findSampledSpans(
   sessionId: string,
   { start, end, engine_requests: requests, ...others }: TurnSpan,
   row: Trajectory,
-  known: Map<string, CompletionSpan>,
-): CompletionSpan {
+  known: Map<string, CompletionNode>,
+): CompletionNode {
   // If a later prompt replaces the end of a completion, the rows of other prompts have more of its tokens.
   const key = `${others.turn_id} ${end - start}`
   const offsets = { start: -start, end: end - start }
-  const turn = { ...others, ...(requests && { engine_requests: placeEngineRequests(requests, offsets) }) }
+  const turn = { ...others, ...(requests && { engine_requests: shiftEngineRequests(requests, offsets) }) }
   const before = known.get(key)
   if (before !== undefined && !turn.trained) return before
   const logprobs = row.response_logprobs.slice(start, end)
@@ -143,7 +143,7 @@ function findSampledSpans(
   return sampled
 }
 
-function toForestRow(sessionId: string, row: Trajectory): Step['row'] {
+function toForestRow(sessionId: string, row: Trajectory): RowPath['row'] {
   const { prompt_ids, response_ids, response_mask: _mask, response_logprobs: _logprobs, ...rest } = row
   return {
     session_id: sessionId,

@@ -40,7 +40,7 @@ type NewRowReason = (typeof NEW_ROW_REASONS)[number]
 
 const EXPECTED: ReadonlySet<NewRowReason> = new Set(['conversation', 'sampled_again'])
 
-export interface NewRow {
+export interface NewRowExplanation {
   readonly why: NewRowReason
   /** The turn that it could have continued, or that it is another sample of. */
   readonly turnId: string | null
@@ -50,7 +50,7 @@ export interface NewRow {
 }
 
 /** Returns whether the new row splits what could be one row. */
-export function isSplit({ why: reason }: NewRow): boolean {
+export function isSplit({ why: reason }: NewRowExplanation): boolean {
   return !EXPECTED.has(reason)
 }
 
@@ -78,7 +78,7 @@ interface PriorTurn
  */
 type NextTurns = Map<Message | undefined, { message: Message; turn: PriorTurn }>
 
-export class NewRows {
+export class NewRowExplainer {
   readonly #turns = new Map<string, PriorTurn>()
   /** The latest turn, keyed by the last message of its request. */
   readonly #endingAt = new Map<Message, PriorTurn>()
@@ -96,7 +96,7 @@ export class NewRows {
    * @param parentId the turn whose tokens this one continues, if any
    * @returns undefined if the turn begins no row
    */
-  add(step: TurnStep, found: AgentRoleMatch, parentId: string | undefined): NewRow | undefined {
+  add(step: TurnStep, found: AgentRoleMatch, parentId: string | undefined): NewRowExplanation | undefined {
     const seen = toSeenTurn(step)
     const { line } = found
     const isTrained = step.status === 'completed' && line !== 'side'
@@ -114,7 +114,7 @@ export class NewRows {
     seen: PriorTurn,
     { line, rule }: AgentRoleMatch,
     parentId: string | undefined,
-  ): NewRow | undefined {
+  ): NewRowExplanation | undefined {
     if (parentId !== undefined) return this.#byFork(step, seen, line, parentId)
     // A subagent that was inferred from its opening may be the main agent with an edited system prompt.
     const isGuess = rule === 'new_opening'
@@ -122,7 +122,7 @@ export class NewRows {
   }
 
   /** Explains a second continuation of a turn: the turn's tokens can be in only one row with what follows them. */
-  #byFork(step: TurnStep, seen: PriorTurn, line: AgentRole, parentId: string): NewRow | undefined {
+  #byFork(step: TurnStep, seen: PriorTurn, line: AgentRole, parentId: string): NewRowExplanation | undefined {
     const parent = this.#turns.get(parentId)
     if (parent === undefined || !this.#continuedIn(line).has(parentId)) return undefined
     const newRow = this.#byMessages(step, seen, line, false)
@@ -153,7 +153,7 @@ export class NewRows {
   }
 
   /** Explains a turn that continues another one according to its messages. */
-  #byParent(step: TurnStep): NewRow | undefined {
+  #byParent(step: TurnStep): NewRowExplanation | undefined {
     const before = this.#turns.get(getRecordedParent(step) ?? '')
     if (before === undefined) return undefined
     const { turnId, index } = before
@@ -172,7 +172,7 @@ export class NewRows {
     return { why: 'tokens_differ', turnId, text }
   }
 
-  #byMessages(step: TurnStep, seen: PriorTurn, line: AgentRole, isGuess: boolean): NewRow {
+  #byMessages(step: TurnStep, seen: PriorTurn, line: AgentRole, isGuess: boolean): NewRowExplanation {
     const edited = this.#editedCall(step)
     if (edited !== undefined) return edited
     const following = this.#getFollowing(line)
@@ -207,7 +207,7 @@ export class NewRows {
     return { known: message, added }
   }
 
-  #editedCall(step: TurnStep): NewRow | undefined {
+  #editedCall(step: TurnStep): NewRowExplanation | undefined {
     const note = readEchoAnnotation(step)
     const before = note?.kinds.includes('edited') ? this.#turns.get(note.from ?? '') : undefined
     if (note === undefined || before === undefined) return undefined
@@ -234,13 +234,17 @@ function toSeenTurn(step: TurnStep): PriorTurn {
   }
 }
 
-const CONVERSATION: NewRow = { why: 'conversation', turnId: null, text: 'begins a conversation' }
+const CONVERSATION: NewRowExplanation = { why: 'conversation', turnId: null, text: 'begins a conversation' }
 
 /**
  * Explains a request that contains the messages of an earlier request, but continues with something other than its
  * response.
  */
-function describeChangedRequest(ended: PriorTurn, seen: PriorTurn, added: Message | undefined): NewRow {
+function describeChangedRequest(
+  ended: PriorTurn,
+  seen: PriorTurn,
+  added: Message | undefined,
+): NewRowExplanation {
   const { turnId, index } = ended
   if (added === undefined) {
     const text = `has the messages of turn ${index}: another sample`
@@ -273,7 +277,7 @@ function describeDropped(
   seen: PriorTurn,
   known: Message | undefined,
   added: Message,
-): NewRow | undefined {
+): NewRowExplanation | undefined {
   const { turnId, index, lastMessage } = latest
   const from = `from message ${added.depth} on`
   const next = getNext(added, seen.lastMessage)

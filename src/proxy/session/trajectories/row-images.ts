@@ -32,12 +32,12 @@ export class SessionImages {
 }
 
 /** Returns the last position up to `end` that is not inside an image. */
-export function endOutside(images: readonly RowImage[], end: number): number {
+export function moveEndBeforeImage(images: readonly RowImage[], end: number): number {
   return images.find(({ at: index, tokens }) => index < end && end < index + tokens)?.at ?? end
 }
 
 /** Returns the first position from `begin` on that is not inside an image. */
-export function beginOutside(images: readonly RowImage[], begin: number): number {
+export function moveBeginAfterImage(images: readonly RowImage[], begin: number): number {
   const cut = images.find(({ at: index, tokens }) => index < begin && begin < index + tokens)
   return cut === undefined ? begin : cut.at + cut.tokens
 }

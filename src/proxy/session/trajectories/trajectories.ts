@@ -60,7 +60,7 @@ interface RowParent {
   readonly isWhole: boolean
 }
 
-export interface RowLocation {
+export interface RowWithLayout {
   readonly row: Trajectory
   computeLayout(): RowLayout
 }
@@ -176,7 +176,7 @@ export class TrajectoryBuilder {
     options: TrajectoryOptions,
     reward: Reward | null,
     marks: SessionMarks = createNoMarks(),
-  ): Generator<RowLocation> {
+  ): Generator<RowWithLayout> {
     const leaves = this.#tree.listLeaves(new Set([...this.findSuperseded(), ...this.#rejected()]))
     const getPolicy = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
     const isRequested = (turn: TurnNode) => options.policy === undefined || getPolicy(turn) === options.policy

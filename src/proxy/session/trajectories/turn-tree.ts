@@ -17,7 +17,7 @@ export type TrainableTurn = Pick<
   | 'weightVersionStart'
   | 'weightVersionEnd'
 > &
-  TurnIds & {
+  TurnTokenIds & {
     /** The model that the agent requested; null: none; undefined: the session's policy has overridden it. */
     readonly chosenModel?: string | null | undefined
     /** The turn whose end the prompt replaces; absent: none. */
@@ -63,7 +63,7 @@ export class TurnTree {
   readonly #byTokens = new Map<TokenNode, TurnNode[]>()
 
   /** Reads the ids of a turn. Every turn must be read, whether or not it is added. Copies only new ids. */
-  read(turn: TurnIds): TurnSequence {
+  read(turn: TurnTokenIds): TurnSequence {
     return this.#sequences.add(turn)
   }
 
@@ -197,7 +197,7 @@ function mayContinue(before: TrainableTurn['chosenModel'], now: TrainableTurn['c
 }
 
 /** A turn's ids: its complete prompt, or its difference from an earlier turn. */
-type TurnIds = Pick<TurnRecord, 'turnId' | 'completionTokenIds'> &
+type TurnTokenIds = Pick<TurnRecord, 'turnId' | 'completionTokenIds'> &
   (Pick<TurnRecord, 'promptTokenIds'> | Pick<TurnStep, 'promptStep'>)
 
 interface TurnSequence {
@@ -219,7 +219,7 @@ class TurnSequences {
    * Adds a turn. Every turn must be added, whatever its status, because a later one may be based on it. Copies only new
    * ids.
    */
-  add(turn: TurnIds): TurnSequence {
+  add(turn: TurnTokenIds): TurnSequence {
     const { base, shared, rest } = 'promptStep' in turn ? turn.promptStep : completeStep(turn.promptTokenIds)
     const prompt = this.#begin(base, shared).descend(rest)
     const promptLength = shared + rest.length

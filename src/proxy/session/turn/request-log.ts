@@ -14,7 +14,7 @@ interface RequestIds {
   readonly request_id: string
 }
 
-interface TurnIds extends RequestIds {
+interface TurnLogIds extends RequestIds {
   readonly turn_id: string
 }
 
@@ -80,7 +80,7 @@ export class RequestLog {
       logEvent(this.#target.logger, 'response_delivered', this.#fields(turnId, { status, complete }))
   }
 
-  #fields<Fields extends object>(turnId: string, fields: Fields): TurnIds & Fields {
+  #fields<Fields extends object>(turnId: string, fields: Fields): TurnLogIds & Fields {
     return { ...this.#ids, turn_id: turnId, ...fields }
   }
 }
@@ -92,7 +92,7 @@ const CONTINUATIONS: ReadonlySet<string> = new Set(['first', 'extended', 'unknow
 
 /** The log of one turn. */
 export class TurnLog implements GenerationLog {
-  readonly #logger: ContextLogger<TurnIds>
+  readonly #logger: ContextLogger<TurnLogIds>
   readonly #hasSteps: boolean
   readonly #level: 'debug' | 'info'
   readonly #turn: OpenTurn
@@ -103,7 +103,7 @@ export class TurnLog implements GenerationLog {
   /** The time since which the request waits; 0: it does not wait. */
   #queuedAtMs = 0
 
-  constructor(target: LogTarget, ids: TurnIds, turn: OpenTurn, agentRole: string | undefined) {
+  constructor(target: LogTarget, ids: TurnLogIds, turn: OpenTurn, agentRole: string | undefined) {
     this.#logger = withContext(target.logger, ids)
     this.#hasSteps = target.hasSteps
     this.#level = target.level

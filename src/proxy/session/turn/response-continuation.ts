@@ -17,8 +17,8 @@ import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type {
+  ContinuationPlanner,
   ResponseEnd,
-  ResponsePlanner,
   ResponseRemainder,
   SplitStopFinder,
 } from '../prompts/continuation.ts'
@@ -29,7 +29,7 @@ interface ResponseContinuationOptions {
   /** The request of the first part. */
   readonly request: GenerationRequest
   /** Absent: the response cannot be continued, because the engine renders its prompt. */
-  readonly continuation: ResponsePlanner | undefined
+  readonly continuation: ContinuationPlanner | undefined
   /** Returns the weight version that a trainer has announced, for engines that report none. */
   announcedVersion(): string | undefined
 }
@@ -51,7 +51,7 @@ const LOSSES: ReadonlySet<ErrorCode> = new Set(['engine_lost', 'worker_lost'])
 const STOPPED = new Error('a stop string that began before the cut is complete')
 
 /** The engine request in flight. */
-interface Part {
+interface ResponsePart {
   readonly request: GenerationRequest
   /** The number of tokens before it. */
   readonly offset: number
@@ -67,7 +67,7 @@ export class ResponseContinuation {
   readonly #sampled: number[] = []
   readonly #data: TokenDataConcatenation
   readonly #ended: EngineRequest[] = []
-  #part: Part
+  #part: ResponsePart
   #sink: EventSink | undefined
   /** Whether the sink has received the start. */
   #isStarted = false
@@ -149,7 +149,7 @@ export class ResponseContinuation {
     return undefined
   }
 
-  #createPart(request: GenerationRequest, stops?: SplitStopFinder): Part {
+  #createPart(request: GenerationRequest, stops?: SplitStopFinder): ResponsePart {
     const offset = this.#sampled.length
     return { request, offset, stops, start: undefined, end: undefined, announcedVersion: undefined }
   }

@@ -11,10 +11,10 @@ import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import { isMoved } from '../../store/port/node-coordination.ts'
 import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
-import type { ResponsePlanner } from '../prompts/continuation.ts'
+import type { ContinuationPlanner } from '../prompts/continuation.ts'
 import {
+  createLimitPrompt,
   createPlainPrompt,
-  endAtLimit,
   type MaybePromise,
   type PromptSession,
   type Prompts,
@@ -39,11 +39,11 @@ import {
   toParamsText,
 } from './prepared-turn.ts'
 import { ResponseContinuation } from './response-continuation.ts'
-import { findFirstAttempt } from './retries/find-first-attempt.ts'
-import { mayBeRetry } from './retries/first-attempt.ts'
+import { findOriginalAttempt } from './retries/find-original-attempt.ts'
+import { mayBeRetry } from './retries/select-original-attempt.ts'
 import { redeliver } from './retries/redelivery.ts'
 import { RunningTurn, type TurnHooks } from './running-turn.ts'
-import { addStamps, rejectUnserializable, toOutcome, withUsage } from './turn-record.ts'
+import { addFallbackValues, rejectUnserializable, toOutcome, withUsage } from './turn-record.ts'
 import type { WeightAnnouncement } from './weight-announcement.ts'
 
 export type { ResponseHandle } from '../state/live-turn.ts'
@@ -71,7 +71,7 @@ interface TurnRunnerOptions {
   /** Called when turns open and close. */
   activity?: Activity
   /** Called for each completed trainable turn, once it is durable. */
-  onTrainable?: ((turn: TurnName) => void) | undefined
+  onTrainable?: ((turn: TurnKey) => void) | undefined
   clock?: () => number
   /** How long a turn continues after its agent has disconnected and may retry; default: not at all. */
   retryGraceMs?: number
@@ -227,7 +227,7 @@ export class TurnRunner {
     if (session?.status !== 'active') return undefined
     const config = { ...session, samplingParams: readSamplingParams(session) }
     const params = toParamsText(applySessionConfig(agentRequest, config, model).request)
-    const { first, idempotencyKeys } = await findFirstAttempt(store, live, metadata, {
+    const { first, idempotencyKeys } = await findOriginalAttempt(store, live, metadata, {
       ...written,
       dialect,
       params,
@@ -264,7 +264,7 @@ export class TurnRunner {
   }
 
   async #undelivered(
-    { sessionId, turnId }: TurnName,
+    { sessionId, turnId }: TurnKey,
     retriesServed: number,
     reason = createAgentGoneError(),
   ): Promise<void> {
@@ -310,7 +310,7 @@ export class TurnRunner {
   }
 
   #planPrompt({ generation, allocation: { budget, memory } }: RunningTurn): MaybePromise<RequestPrompt> {
-    if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
+    if (budget.reached !== undefined) return createLimitPrompt(generation, budget.reached)
     const { prompts } = this.#options
     return prompts ? prompts.begin(generation, memory, budget) : createPlainPrompt(generation)
   }
@@ -321,7 +321,7 @@ export class TurnRunner {
     let last: GenerationEvent | undefined
     let prepared: Promise<void> | undefined
     const receive = (events: readonly GenerationEvent[]) => {
-      const batch = turn.toolCalls.read(events)
+      const batch = turn.toolCalls.replaceIds(events)
       last = this.#addBatch(turn, batch)
       const passed = last ? batch.slice(0, -1) : batch
       return passed.length > 0 ? turn.write(passed) : undefined
@@ -359,7 +359,7 @@ export class TurnRunner {
 
   async #generateContinued(
     turn: RunningTurn,
-    { request, continuation }: { request: GenerationRequest; continuation: ResponsePlanner | undefined },
+    { request, continuation }: { request: GenerationRequest; continuation: ContinuationPlanner | undefined },
     sink: EventSink,
   ): Promise<void> {
     const { backend, weights } = this.#options
@@ -395,7 +395,7 @@ export class TurnRunner {
       if (event.type === 'delta' && turn.firstTokenAtMs === undefined) this.#beginTokens(turn)
       rejectUnserializable(event)
       last = event.type === 'end' ? withUsage(event, turn.completion) : undefined
-      turn.completion.add(addStamps(last ?? event, stamps))
+      turn.completion.add(addFallbackValues(last ?? event, stamps))
     }
     return last
   }
@@ -445,7 +445,7 @@ export class TurnRunner {
   }
 }
 
-type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
+type TurnKey = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
 function createAgentGoneError(): ProxyError {
   return new ProxyError('agent_gone', 'The agent disconnected before its response')

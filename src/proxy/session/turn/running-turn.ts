@@ -32,7 +32,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   readonly opened: Promise<void>
   readonly completion = new CompletionBuilder()
   /** The tool calls of its completion. */
-  readonly toolCalls: ToolCallIdentities
+  readonly toolCalls: ToolCallIdReplacer
   /** The weight version that was announced at the time of dispatch. */
   weightsAtDispatch: string | undefined
   firstTokenAtMs: number | undefined
@@ -62,7 +62,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
     this.annotations = annotations
     this.generation = generation
     this.opened = opened
-    this.toolCalls = new ToolCallIdentities(allocation.memory.callIds)
+    this.toolCalls = new ToolCallIdReplacer(allocation.memory.callIds)
     this.#hooks = hooks
     this.#subscribers = new Subscribers(
       (reason) => allocation.cancel(toProxyError(reason)),
@@ -232,7 +232,7 @@ class Subscribers {
 }
 
 /** The tool calls of one completion, with the ids that the agent receives. */
-class ToolCallIdentities {
+class ToolCallIdReplacer {
   readonly #ids: ToolCallIds
   readonly #byIndex = new Map<number, string>()
   /** The generated ids of the tool calls so far, and the ids of the model or engine. */
@@ -248,7 +248,7 @@ class ToolCallIdentities {
   }
 
   /** Returns events with the agent's ids. Events without tool calls are not changed. */
-  read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
+  replaceIds(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
     if (!events.some((event) => event.type === 'delta' && event.toolCalls !== undefined)) return events
     return events.map((event) =>
       event.type === 'delta' && event.toolCalls !== undefined

@@ -10,13 +10,13 @@ import {
 } from '../../../protocol/token-data/token-data.ts'
 
 /** Data of the whole completion. Other kinds have a row per token of a delta, and are concatenated with the deltas. */
-type CompletionWideData = Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'>
+type AccumulatedTokenData = Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'>
 
 export class TokenDataConcatenation {
   readonly #promptLength: number
   /** The data of the earlier engine requests, and that of the current one joined with it. */
-  #earlier: CompletionWideData = {}
-  #joined: CompletionWideData = {}
+  #earlier: AccumulatedTokenData = {}
+  #joined: AccumulatedTokenData = {}
   #offset = 0
 
   constructor(promptLength: number) {
@@ -51,7 +51,7 @@ export class TokenDataConcatenation {
       return details
     }
     const { prompt_logprobs: prompt, routed_experts: experts, weight_versions: versions, ...rows } = details
-    const joined: CompletionWideData = {
+    const joined: AccumulatedTokenData = {
       ...(prompt && {
         prompt_logprobs: this.#earlier.prompt_logprobs ?? truncateTable(prompt, this.#promptLength),
       }),

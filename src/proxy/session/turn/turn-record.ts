@@ -6,7 +6,7 @@ import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
 import type { TurnOutcome } from '../../store/port/turn-store.ts'
 import { findInexactReason } from '../prompts/exactness.ts'
-import { getUnnamedPart } from './retries/redelivery.ts'
+import { getResponseExtras } from './retries/redelivery.ts'
 import type { RunningTurn } from './running-turn.ts'
 
 /**
@@ -33,7 +33,7 @@ export function toOutcome(
   const { completion, open, generation } = turn
   const { start, end } = completion
   const inexact = findInexactReason(completion)
-  const extras = getUnnamedPart(completion)
+  const extras = getResponseExtras(completion)
   const hasIds = completion.tokenIds.every(isTokenId)
   return {
     turnId: open.turnId,
@@ -71,7 +71,7 @@ export function toOutcome(
 }
 
 /** Values for engines that do not report them. */
-interface Stamps {
+interface FallbackValues {
   /** The version at the time of dispatch: a complete response arrives long after its first token. */
   readonly weightsAtDispatch: string | undefined
   /** The current version, because it may change during the response. */
@@ -79,7 +79,7 @@ interface Stamps {
   readonly logprobsMode: string | undefined
 }
 
-export function addStamps(event: GenerationEvent, stamps: Stamps): GenerationEvent {
+export function addFallbackValues(event: GenerationEvent, stamps: FallbackValues): GenerationEvent {
   if (event.type === 'delta') return event
   const { logprobsMode } = stamps
   const weightVersion = event.type === 'start' ? stamps.weightsAtDispatch : stamps.weightsNow

@@ -21,7 +21,7 @@ import {
   parseResponseEnd,
 } from '../../../../src/protocol/worker/response-frames.ts'
 import { packTokenIds, unpackTokenIds } from '../../../../src/protocol/worker/token-ids.ts'
-import { toEvents } from '../../../../src/proxy/relay/responses-v1.ts'
+import { parseResponseV1 } from '../../../../src/proxy/relay/responses-v1.ts'
 
 const ids = fc.array(fc.nat({ max: 2 ** 31 - 1 }), { maxLength: 20 })
 const text = fc.string({ unit: 'binary' })
@@ -261,7 +261,8 @@ t.test('a version-1 worker cannot serve a text completion', async (t) => {
   t.throws(() => requestToV1(request, 'r'), { code: 'unsupported', status: 400 })
 })
 
-const v1 = (fields: object) => toEvents({ type: 'completion_response', request_id: 'r', ...fields }, 'w')
+const v1 = (fields: object) =>
+  parseResponseV1({ type: 'completion_response', request_id: 'r', ...fields }, 'w')
 
 t.test('version 1: absent counts as null', async (t) => {
   t.strictSame(v1({}), [

@@ -4,7 +4,7 @@ import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messa
 import {
   getMessageKey,
   readConversation,
-  readInSlices,
+  readConversationInSlices,
 } from '../../../../src/proxy/session/matching/conversation.ts'
 import type { MessageKey } from '../../../../src/proxy/session/matching/message-key.ts'
 import { type CompletionMessage, PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
@@ -616,7 +616,7 @@ t.test('matching a long conversation yields to other tasks, and has the same res
   setImmediate(count)
   // Another request with the same messages comes in between.
   const other = new Promise((resolve) => setImmediate(() => resolve(readConversation(long?.parent, null))))
-  await readInSlices(long, null)
+  await readConversationInSlices(long, null)
   isOver = true
   await other
   t.ok(turns >= 3, `${turns} turns`)

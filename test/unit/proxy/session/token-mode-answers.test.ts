@@ -3,7 +3,7 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
 import { intercept } from '../../../../src/base/interceptor.ts'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
-import { createDecoder } from '../../../../src/proxy/session/prompts/completion-decoder.ts'
+import { createChatDecoder } from '../../../../src/proxy/session/prompts/completion-decoder.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
@@ -119,7 +119,7 @@ t.test(
     const delta = { type: 'delta', tokenIds: [getId('Hi')], logprobs: [-1], logprobsContent } as const
     const read = async (events: readonly object[], body = {}) => {
       const followed = { promptText: 'x', forcesCall: false }
-      const decoder = createDecoder(model as TokenModel, { messages: [], ...body }, followed)
+      const decoder = createChatDecoder(model as TokenModel, { messages: [], ...body }, followed)
       return (await decoder.read(events as never)) as { logprobsContent?: object[] }[]
     }
     const [shown] = await read([delta])

@@ -4,7 +4,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { TRAINER_DATA_KINDS } from '../../../../protocol/token-data/kinds.ts'
 import { collectRowDetails } from '../../../session/trajectories/row-details.ts'
 import {
-  type RowLocation,
+  type RowWithLayout,
   type Trajectory,
   TrajectoryBuilder,
 } from '../../../session/trajectories/trajectories.ts'
@@ -86,7 +86,7 @@ type TokenNumberLists = Readonly<Record<string, readonly (number | null)[]>>
 export async function readTrainerData(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
-  { computeLayout: layoutOf }: Pick<RowLocation, 'computeLayout'>,
+  { computeLayout: layoutOf }: Pick<RowWithLayout, 'computeLayout'>,
 ): Promise<TokenNumberLists> {
   const layout = layoutOf()
   const details = collectRowDetails(

@@ -5,7 +5,7 @@ import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { computeImageDigest, getImageUrls, splitDataUrl } from '../../../../protocol/canonical/images.ts'
 import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
 import {
-  type RowLocation,
+  type RowWithLayout,
   type Trajectory,
   TrajectoryBuilder,
   type TrajectoryOptions,
@@ -22,7 +22,7 @@ export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 /** A session whose turns have been read. */
 export interface SessionTrajectories {
   /** Yields the rows. Each is assembled when it is iterated. */
-  readRows(): Iterable<RowLocation>
+  readRows(): Iterable<RowWithLayout>
   /**
    * Yields the response as chunks of one JSON text. Details are read row by row, while the client reads the response.
    * @param onRow called with each row

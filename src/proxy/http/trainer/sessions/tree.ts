@@ -4,7 +4,7 @@ import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { getPromptReason, getRecordedParent } from '../../../session/matching/recorded-parent.ts'
 import { readEchoAnnotation } from '../../../session/prompts/echo-annotation.ts'
 import { readSpecialTokens } from '../../../session/prompts/special-tokens.ts'
-import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
+import { isSplit, NewRowExplainer, type NewRowExplanation } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { TurnStep } from '../../../store/port/turn-store.ts'
@@ -18,7 +18,7 @@ interface TurnLinks {
   readonly turnId: string
   readonly base: { readonly turnId: string; readonly tokenCount: number } | undefined
   readonly messageParent: string | null | undefined
-  readonly newRow: NewRow | undefined
+  readonly newRow: NewRowExplanation | undefined
 }
 
 /** The fields of a turn that depend on other turns, and its labels. */
@@ -30,7 +30,7 @@ type LinkFields = Pick<
 /** Returns the turns in the order of their indices, with the parents that the builder of rows determines. */
 export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMarks): Promise<TreeTurnJson[]> {
   const rows = new TrajectoryBuilder()
-  const newRows = new NewRows()
+  const newRows = new NewRowExplainer()
   const turns: TurnLinks[] = []
   for await (const step of steps) {
     const found = rows.add(step)
@@ -62,7 +62,7 @@ export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMar
   })
 }
 
-function newRowToWire(newRow: NewRow, getIndex: (turnId: string | undefined) => number | null) {
+function newRowToWire(newRow: NewRowExplanation, getIndex: (turnId: string | undefined) => number | null) {
   const { why: reason, turnId, text, changes = [] } = newRow
   return {
     why: reason,

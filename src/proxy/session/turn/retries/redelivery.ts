@@ -17,7 +17,7 @@ interface ResponseExtras {
 }
 
 /** Returns the parts without a column. @returns undefined if there are none */
-export function getUnnamedPart({ refusal, extra }: CompletionBuilder): ResponseExtras | undefined {
+export function getResponseExtras({ refusal, extra }: CompletionBuilder): ResponseExtras | undefined {
   const unnamed: ResponseExtras = {
     ...(refusal !== null && { refusal }),
     ...(Object.keys(extra).length > 0 && { extra }),

@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { GenerationDelta, GenerationEnd } from '../../../../../src/protocol/canonical/events.ts'
 import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
-import { createDecoder } from '../../../../../src/proxy/session/prompts/completion-decoder.ts'
+import { createChatDecoder } from '../../../../../src/proxy/session/prompts/completion-decoder.ts'
 import type { TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
 import { loadTokenModel } from '../token-mode-talk.ts'
 
@@ -32,7 +32,7 @@ async function readResponse(
     promptText = '',
   }: { body?: object; ends?: Partial<GenerationEnd>; promptText?: string } = {},
 ) {
-  const decoder = createDecoder(model, body as ChatBody, { promptText, forcesCall: false })
+  const decoder = createChatDecoder(model, body as ChatBody, { promptText, forcesCall: false })
   const events = await decoder.read([...ids.map((id) => delta([id])), end(ends)])
   decoder.close()
   const deltas = events.filter((event) => event.type === 'delta') as GenerationDelta[]
@@ -150,7 +150,7 @@ t.test('a response with tool calls has that finish reason, if the model ended it
 
 t.test('a response without ids is an error of the engine, unless nothing was sampled', async (t) => {
   const read = (events: (GenerationDelta | GenerationEnd)[]) =>
-    createDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false }).read(events)
+    createChatDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false }).read(events)
   const error = { code: 'engine_failed', message: /reported no token ids/ }
   await t.rejects(read([{ type: 'delta', content: 'Hello' }, end()]), error)
   const usage = { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 }
@@ -165,7 +165,7 @@ t.test('tokens that an engine writes as ids are texts to the agent', async (t) =
   const entry = (token: string) => ({ token, logprob: -1, bytes: null })
   const content = [{ ...entry(`token_id:${id}`), top_logprobs: [entry(`token_id:${id}`), entry('written')] }]
   const read = async (body: object) => {
-    const decoder = createDecoder(model, body as ChatBody, { promptText: '', forcesCall: false })
+    const decoder = createChatDecoder(model, body as ChatBody, { promptText: '', forcesCall: false })
     const events = await decoder.read([delta([id!], { logprobsContent: content }), end()])
     return (events[0] as GenerationDelta).logprobsContent![0]!
   }
@@ -180,7 +180,7 @@ t.test('tokens that an engine writes as ids are texts to the agent', async (t) =
 })
 
 t.test('a response in several batches equals the response in one batch', async (t) => {
-  const decoder = createDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false })
+  const decoder = createChatDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false })
   t.teardown(() => decoder.close())
   const contents: (string | undefined)[] = []
   for (const id of encode('Hello there')) {
@@ -196,7 +196,7 @@ t.test('a response in several batches equals the response in one batch', async (
 
 t.test('the usage counts the tokens of the reasoning, without the markers', async (t) => {
   const read = async (ids: readonly number[], usage?: GenerationEnd['usage']) => {
-    const decoder = createDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false })
+    const decoder = createChatDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false })
     const events = await decoder.read([...ids.map((id) => delta([id])), end({ usage })])
     decoder.close()
     return (events.at(-1) as GenerationEnd).usage

@@ -2,8 +2,8 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { RowImage } from '../../../../../src/protocol/schema/row.ts'
 import {
-  beginOutside,
-  endOutside,
+  moveBeginAfterImage,
+  moveEndBeforeImage,
   SessionImages,
   selectImages,
 } from '../../../../../src/proxy/session/trajectories/row-images.ts'
@@ -42,8 +42,8 @@ t.test('no row begins or ends within an image, and each row lists its complete i
       while (isCut(end)) end -= 1
       let begin = one
       while (isCut(begin)) begin += 1
-      t.equal(endOutside(images, one), end)
-      t.equal(beginOutside(images, one), begin)
+      t.equal(moveEndBeforeImage(images, one), end)
+      t.equal(moveBeginAfterImage(images, one), begin)
       const [from, to] = [Math.min(one, other), Math.max(one, other)]
       const full = images.filter(({ at: index, tokens }) =>
         Array.from({ length: tokens }, (_, i) => index + i).every(

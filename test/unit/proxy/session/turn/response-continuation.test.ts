@@ -6,7 +6,7 @@ import type { GenerationRequest } from '../../../../../src/protocol/canonical/re
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
 import type { Backend } from '../../../../../src/proxy/engines/port/backend.ts'
 import { RelayRequest } from '../../../../../src/proxy/relay/relay-request.ts'
-import type { ResponsePlanner } from '../../../../../src/proxy/session/prompts/continuation.ts'
+import type { ContinuationPlanner } from '../../../../../src/proxy/session/prompts/continuation.ts'
 import { ResponseContinuation } from '../../../../../src/proxy/session/turn/response-continuation.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 
@@ -31,7 +31,7 @@ function startFailingWorker(failures: ProxyError[]): Pick<Backend, 'generate'> {
       relayed.receiveChunk({ type: 'completion_chunk', ...header, start, deltas }, 10)
       const failure = failures.shift()
       if (failure === undefined)
-        relayed.receiveResponse(
+        relayed.receiveEndV2(
           { type: 'completion_response', ...header, seq: 2, finish_reason: 'stop', error: null },
           10,
         )
@@ -41,7 +41,7 @@ function startFailingWorker(failures: ProxyError[]): Pick<Backend, 'generate'> {
   }
 }
 
-const planner: ResponsePlanner = {
+const planner: ContinuationPlanner = {
   obstacle: undefined,
   plan: (sampled) => ({
     request: { ...REQUEST, promptTokenIds: PromptIds.of(1, 2, ...sampled) } as GenerationRequest,

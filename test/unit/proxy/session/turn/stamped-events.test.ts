@@ -1,16 +1,16 @@
 import t from 'tap'
 import { CompletionBuilder } from '../../../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
-import { addStamps, withUsage } from '../../../../../src/proxy/session/turn/turn-record.ts'
+import { addFallbackValues, withUsage } from '../../../../../src/proxy/session/turn/turn-record.ts'
 
 const start: GenerationEvent = { type: 'start', engine: 'e' }
 const stamps = { weightsAtDispatch: undefined, weightsNow: undefined, logprobsMode: undefined }
 
 t.test('the logprobs mode is recorded with the response, where it is known', async (t) => {
-  t.match(addStamps(start, { ...stamps, logprobsMode: 'raw_logprobs' }), {
+  t.match(addFallbackValues(start, { ...stamps, logprobsMode: 'raw_logprobs' }), {
     sampling: { logprobsMode: 'raw_logprobs' },
   })
-  t.strictSame(addStamps(start, stamps), start)
+  t.strictSame(addFallbackValues(start, stamps), start)
 })
 
 t.test('a response without a count has the count of its ids, and another keeps its own', async (t) => {

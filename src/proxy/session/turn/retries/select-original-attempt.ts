@@ -38,7 +38,7 @@ export function mayBeRetry(
  * @param attempts in the order of requests
  * @returns undefined: it is an ordinary request
  */
-export function locateFirstAttempt(
+export function selectOriginalAttempt(
   retry: RetryInfo,
   attempts: readonly EarlierAttempt[],
 ): EarlierAttempt | undefined {

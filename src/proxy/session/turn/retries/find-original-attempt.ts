@@ -8,25 +8,25 @@ import { type Annotations, hasCompleteResponse } from '../../../store/port/answe
 import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
 import type { LiveSession } from '../../state/live-session.ts'
 import type { InFlightTurn, RetryInfo } from '../../state/live-turn.ts'
-import { type EarlierAttempt, locateFirstAttempt } from './first-attempt.ts'
+import { type EarlierAttempt, selectOriginalAttempt } from './select-original-attempt.ts'
 import { isRestorable } from './redelivery.ts'
 
 /** The parts of a request that all its attempts share. */
 type AttemptContent = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
 
-interface AttemptMatch {
+interface AttemptSearchResult {
   /** The attempt that a retry repeats, if its response is available. */
   first?: { running: InFlightTurn } | { recorded: string }
   /** The keys of all requests of the session. */
   idempotencyKeys: Set<string>
 }
 
-export async function findFirstAttempt(
+export async function findOriginalAttempt(
   store: Pick<TurnStore, 'readOutlines'>,
   session: Pick<LiveSession, 'sessionId' | 'turns'>,
   retryInfo: RetryInfo,
   request: AttemptContent,
-): Promise<AttemptMatch> {
+): Promise<AttemptSearchResult> {
   const query = new AttemptQuery(request)
   const findMatches = () => session.turns.filter(({ open }) => query.isLike(open))
   for (;;) {
@@ -46,7 +46,7 @@ export async function findFirstAttempt(
       continue
     }
     const attempts = [...recorded, ...running.map(toAttempt)].sort((a, b) => a.index - b.index)
-    const found = locateFirstAttempt(retryInfo, attempts)
+    const found = selectOriginalAttempt(retryInfo, attempts)
     if (found === undefined) return { idempotencyKeys }
     const { turnId } = found
     const joined = running.find(({ open }) => open.turnId === turnId)

@@ -1,9 +1,9 @@
 import t from 'tap'
 import {
   type EarlierAttempt,
-  locateFirstAttempt,
   mayBeRetry,
-} from '../../../../../../src/proxy/session/turn/retries/first-attempt.ts'
+  selectOriginalAttempt,
+} from '../../../../../../src/proxy/session/turn/retries/select-original-attempt.ts'
 
 function tried(turnId: string, overrides: Partial<EarlierAttempt> = {}): EarlierAttempt {
   return { turnId, retryCount: 0, response: 'complete', isDisconnected: false, wasRead: false, ...overrides }
@@ -15,7 +15,7 @@ const interrupted = (turnId: string) => tried(turnId, { response: 'none', isDisc
 const failed = (turnId: string) => tried(turnId, { response: 'none' })
 
 const found = (retryCount: number, ...tries: EarlierAttempt[]) =>
-  locateFirstAttempt({ retryCount }, tries)?.turnId
+  selectOriginalAttempt({ retryCount }, tries)?.turnId
 
 t.test('a retry is served from the only attempt of its request, in flight or recorded', async (t) => {
   t.equal(found(1, running('a')), 'a')
@@ -74,7 +74,7 @@ t.test(
       tried('c', { idempotencyKey: 'x' }),
     ]
     const locate = (lostMessageId: string, idempotencyKey?: string) =>
-      locateFirstAttempt({ retryCount: 0, sendsRetryCount: true, lostMessageId, idempotencyKey }, tries)
+      selectOriginalAttempt({ retryCount: 0, sendsRetryCount: true, lostMessageId, idempotencyKey }, tries)
         ?.turnId
     t.ok(mayBeRetry({ retryCount: 0, sendsRetryCount: true, lostMessageId: 'm' }, new Set()))
     t.equal(locate('m'), 'a')
@@ -90,11 +90,15 @@ t.test('an idempotency key identifies the request, among siblings and with any c
     tried('b', { idempotencyKey: 'y' }),
     tried('c', { idempotencyKey: 'z', response: 'none' }),
   ]
-  t.equal(locateFirstAttempt({ retryCount: 0, idempotencyKey: 'x' }, tries)?.turnId, 'a')
-  t.equal(locateFirstAttempt({ retryCount: 2, idempotencyKey: 'y' }, tries)?.turnId, 'b')
-  t.equal(locateFirstAttempt({ retryCount: 1, idempotencyKey: 'z' }, tries), undefined)
-  t.equal(locateFirstAttempt({ retryCount: 1, idempotencyKey: 'w' }, tries), undefined)
-  t.equal(locateFirstAttempt({ retryCount: 1 }, tries), undefined, 'a client that sent keys sends them again')
+  t.equal(selectOriginalAttempt({ retryCount: 0, idempotencyKey: 'x' }, tries)?.turnId, 'a')
+  t.equal(selectOriginalAttempt({ retryCount: 2, idempotencyKey: 'y' }, tries)?.turnId, 'b')
+  t.equal(selectOriginalAttempt({ retryCount: 1, idempotencyKey: 'z' }, tries), undefined)
+  t.equal(selectOriginalAttempt({ retryCount: 1, idempotencyKey: 'w' }, tries), undefined)
+  t.equal(
+    selectOriginalAttempt({ retryCount: 1 }, tries),
+    undefined,
+    'a client that sent keys sends them again',
+  )
 })
 
 t.test(
