@@ -1,31 +1,33 @@
 /**
- * The proxy's side of a response: receives numbered frames, drops duplicates, buffers events until the agent's side
- * consumes them, and determines when to acknowledge. No I/O.
+ * The proxy's side of a response: receives numbered frames, drops duplicates, buffers their events until the receiver
+ * of the response consumes them, and determines when to acknowledge. Performs no I/O.
  */
 import type { GenerationEvent } from '../../protocol/canonical/events.ts'
 
 /**
- * `duplicate`: received before, to be ignored. `gap`: an earlier frame is missing, which cannot occur on an ordered
- * connection. `overflow`: more than the window, which a worker that waits for acknowledgements cannot send.
+ * How to handle a frame. `duplicate`: it was received before and is ignored. `gap`: an earlier frame is missing, which
+ * cannot happen on an ordered connection. `overflow`: the buffer exceeds the window, which cannot happen if the worker
+ * waits for acknowledgements.
  */
 type FrameVerdict = 'new' | 'duplicate' | 'gap' | 'overflow'
 
+/** The buffered events, and the acknowledgement that is due after their consumption. */
 interface FrameBatch {
   events: readonly GenerationEvent[]
-  /** The number to acknowledge now; undefined: none. */
+  /** The number of the frame to acknowledge now; undefined: none is due. */
   acknowledge: number | undefined
 }
 
 const NOTHING: readonly GenerationEvent[] = []
 
+/** The frames of one response that have been received, up to a window of unconsumed bytes. */
 export class FrameReceiver {
   readonly #windowBytes: number
   #events: GenerationEvent[] = []
   #bufferedBytes = 0
   #received = 0
-  /** The last frame whose events were consumed. */
+  /** The number of the last frame whose events were consumed. */
   #taken = 0
-  #acknowledged = 0
   #unacknowledgedBytes = 0
 
   constructor(windowBytes: number) {
@@ -37,23 +39,23 @@ export class FrameReceiver {
     return this.#received
   }
 
-  /** Whether the agent's side has consumed everything. */
+  /** Whether all received events have been consumed. */
   get isEmpty(): boolean {
     return this.#taken === this.#received
   }
 
-  /** Judges a frame by its number, before its events are decoded. */
+  /** Determines from its number how to handle a frame, before its events are decoded. */
   judge(seq: number): FrameVerdict {
     if (seq <= this.#received) return 'duplicate'
     if (seq > this.#received + 1) return 'gap'
     return this.#bufferedBytes >= this.#windowBytes ? 'overflow' : 'new'
   }
 
-  /** Buffers the events of a frame that was judged `new`. */
+  /** Buffers the events of a frame for which {@link judge} returned `new`. */
   receive(events: readonly GenerationEvent[], bytes: number): void {
     this.#received += 1
     this.#bufferedBytes += bytes
-    // A loop, not push(...spread): one frame may contain tens of thousands of events.
+    // A loop, because `push(...events)` may exceed the argument limit: one frame may have tens of thousands of events.
     for (const event of events) this.#events.push(event)
   }
 
@@ -69,11 +71,12 @@ export class FrameReceiver {
     return { events, acknowledge: due ? this.acknowledge() : undefined }
   }
 
-  /** Returns the number to acknowledge to a worker that has just reconnected and may have missed acknowledgements. */
+  /**
+   * Returns the number of the last consumed frame, which is then acknowledged; undefined: none was consumed. It is
+   * repeated for a worker that has reconnected, since the last acknowledgement may have been lost with the connection.
+   */
   acknowledge(): number | undefined {
-    if (this.#taken === this.#acknowledged) return undefined
-    this.#acknowledged = this.#taken
     this.#unacknowledgedBytes = 0
-    return this.#acknowledged
+    return this.#taken === 0 ? undefined : this.#taken
   }
 }
