@@ -1,4 +1,4 @@
-/** The proxy's state of one worker: its requests, and its current connection, if any. */
+/** The proxy's state for one worker: the worker's requests, and its connection, if it has one. */
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError } from '../../base/errors.ts'
 import { logEvent } from '../../base/log-events.ts'
@@ -34,20 +34,22 @@ import { RelayRequest } from './relay-request.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { StatusRequests } from './status-requests.ts'
 
+/** Time and size limits of the connections and requests of workers. */
 export interface WorkerLimits {
   heartbeatMs: number
-  /** The time for which requests wait for a worker that lost its connection. */
+  /** How long the requests of a disconnected worker wait for it to reconnect. */
   graceMs: number
   /**
-   * The longest time without a frame or keepalive for a request; for a version-1 worker, the time limit of a request.
+   * The maximum time without a frame or keepalive for a request. For a version-1 worker: the time limit of a request.
    */
   requestTimeoutMs: number
-  /** The number of bytes of a request that a worker may send before the agent's side has consumed them. */
+  /** The number of bytes of a response that a worker may send before the receiver of the response has consumed them. */
   windowBytes: number
-  /** The number of concurrent requests of a version-1 worker, which cannot declare one. */
+  /** The maximum number of concurrent requests of a version-1 worker, which cannot declare one. */
   v1MaxConcurrency: number
 }
 
+/** The dependencies that all workers of a registry share. */
 export interface WorkerContext {
   limits: WorkerLimits
   clock: Clock
@@ -58,15 +60,16 @@ export interface WorkerContext {
 interface WorkerIdentity {
   workerId: string
   version: 1 | 2
-  /** Undefined for version 1. */
+  /** A number that increases with each start of the worker's process. Undefined for version 1. */
   epoch: number | undefined
   capabilities: readonly string[]
   maxConcurrency: number
 }
 
 /**
- * `handshaking`: its hello was accepted, and the ack is due. `draining`: it finishes its requests and gets no new ones.
- * `disconnected`: its requests wait for it to reconnect. `closed`: it was removed, and its requests have failed.
+ * `handshaking`: the proxy has accepted the hello and must send the ack. `draining`: the worker completes its requests
+ * and receives no new ones. `disconnected`: its requests wait for it to reconnect. `closed`: it was removed, and its
+ * requests have failed.
  */
 type WorkerState = 'handshaking' | 'serving' | 'draining' | 'disconnected' | 'closed'
 
@@ -78,52 +81,58 @@ export const WORKER_TRANSITIONS: Transitions<WorkerState> = {
   closed: [],
 }
 
-/** The number of keepalives per timeout: two may be late. */
-const SIGNS_OF_LIFE = 3
+/** The number of keepalives that a worker sends per request timeout, so that two of them may be late. */
+const KEEPALIVES_PER_TIMEOUT = 3
 
 /**
- * The number of served sessions that are remembered in order to end them at the worker; beyond it the least recently
- * active one is discarded.
+ * The number of sessions whose end is reported to a worker; beyond it, the end of the least recently active one is not.
  */
 const MAX_SESSIONS = 100_000
 
 const NO_IDS =
-  'its responses have no token ids: none of its turns can be trained on, and their tokens are estimated from the text'
+  'its responses have no token ids: none of its turns can be trained on, and their token counts are estimated from the text'
 
-/** Frames are text, whether passed as a string or as UTF-8. */
+/** Options for `RelaySocket.send`: all frames are text frames, also those passed as bytes in UTF-8. */
 const AS_TEXT = { binary: false }
 
+/** A request that was sent to the worker. */
 interface WorkerRequest {
   handle: RelayRequest
-  /** Kept for a worker that never received it, or that needs the complete prompt. */
+  /** Retained to be sent again: to a worker that did not receive it, or with the complete prompt. */
   request: GenerationRequest
-  /** The socket on which the complete prompt was sent. */
+  /** The socket on which the complete prompt was sent again; undefined: it was not. */
   fullRequestSocket: RelaySocket | undefined
 }
 
+/** A worker that has connected: its reported status, its connection, and its requests. */
 export class ConnectedWorker {
   identity: WorkerIdentity
   readonly connectedSinceMs = Date.now()
   models: EngineModel[] = []
-  /** The version that the worker reported last; undefined if none, or none since the last status request. */
+  /**
+   * The weight version that the worker reported last. Undefined: it reported none, or none since the last status
+   * request.
+   */
   weightVersion: string | undefined
   healthy = true
-  /** The ids by which its engines' tokenizers are compared. */
+  /** The token ids of a fixed text for each engine, by which tokenizers are compared. */
   textIds: WorkerStatus['text_ids']
-  /** Set while its engines are healthy but receive no new requests, because they are asleep or paused. */
+  /**
+   * The reason why its healthy engines receive no new requests, such as sleep or a pause; undefined: they receive them.
+   */
   unavailable: UnavailableReason | undefined
   /** The reason why turns of its engines may be degraded. */
   warning: string | undefined
-  /** The number of its requests in flight, as reported, for all its proxies. */
+  /** The number of queued and running requests of all its proxies, as the worker reports it. */
   load = 0
-  /** The number of those that belong to other proxies. */
+  /** The part of {@link load} that belongs to other proxies. */
   busyElsewhere = 0
   readonly #context: WorkerContext
   readonly #requests = new Map<string, WorkerRequest>()
   readonly #sessions = new LruCache<string, true>(MAX_SESSIONS, () => 1)
   readonly #statusRequests: StatusRequests
   #state: WorkerState = 'handshaking'
-  /** The state while it has a connection; a worker that drained before it reconnected still drains. */
+  /** The state of the worker while it is connected. A draining worker still drains after it has reconnected. */
   #connectedState: 'serving' | 'draining' = 'serving'
   #socket: RelaySocket | undefined
 
@@ -147,9 +156,9 @@ export class ConnectedWorker {
   }
 
   /**
-   * The longest silence of its connection. A version-1 worker may import libraries or load weights in its event loop
-   * while requests wait, and has no grace period in which to reconnect: while it has requests, their time limit
-   * applies.
+   * The maximum silence before its connection is closed. A version-1 worker may block its event loop while requests
+   * wait, since it imports libraries or loads weights there, and it has no grace period in which to reconnect.
+   * Therefore the time limit of requests applies while it has any.
    */
   get silenceLimitMs(): number {
     const { heartbeatMs, requestTimeoutMs } = this.#context.limits
@@ -159,7 +168,7 @@ export class ConnectedWorker {
       : limitMs
   }
 
-  /** Whether its requests wait for it to reconnect when its connection is lost. */
+  /** Whether its requests wait for it to reconnect after a disconnection. */
   get resumes(): boolean {
     return this.#can(CAPABILITIES.resume) && this.#context.limits.graceMs > 0
   }
@@ -180,9 +189,9 @@ export class ConnectedWorker {
   }
 
   /**
-   * Attaches the connection of a version-2 worker that is new or has reconnected. Requests that both sides have resume
-   * where they stopped; a request that never reached the worker is sent again; a request that the worker has lost
-   * fails.
+   * Attaches the connection of a version-2 worker that is new or has reconnected. A request that both sides have
+   * resumes after the last frame that the proxy received. A request that the worker does not have is sent again if the
+   * proxy has received nothing of its response; otherwise it fails.
    */
   connectV2(socket: RelaySocket, hello: WorkerHelloV2): void {
     this.#connect(socket)
@@ -203,7 +212,7 @@ export class ConnectedWorker {
     }
   }
 
-  /** Detaches the connection, if any; the requests wait for the next one. @returns the socket that was in use */
+  /** Detaches the connection, if any; the requests wait for the next one. @returns the socket of the connection */
   disconnect(): RelaySocket | undefined {
     const socket = this.#socket
     if (!socket) return undefined
@@ -215,8 +224,8 @@ export class ConnectedWorker {
   }
 
   /**
-   * Fails all requests of a worker that will not reconnect. Those without an event for the agent fail over to another
-   * worker.
+   * Fails all requests of a worker that will not reconnect. Requests of which the agent has received nothing fail over
+   * to another worker.
    */
   lose(reason: string): void {
     this.#transition('closed')
@@ -226,13 +235,13 @@ export class ConnectedWorker {
 
   /**
    * Sends a request.
-   * @param requestId the request's id on the wire; new for each attempt
+   * @param requestId the request's id on the wire; different for each attempt
    * @returns the handle that receives the response
-   * @throws ProxyError `unsupported`, `body_too_large` for a request that exceeds a frame, or `worker_lost` without a
-   *   connection
+   * @throws ProxyError `unsupported` for images that the worker does not support; `body_too_large` for a request that
+   *   exceeds a frame; `worker_lost` without a connection
    */
   begin(agentRequest: GenerationRequest, requestId: string): RelayRequest {
-    // Such a worker would ignore the images and sample after another prompt.
+    // A worker without this capability would ignore the images and sample from another prompt.
     if (agentRequest.images !== undefined && !this.#can(CAPABILITIES.images)) {
       throw new ProxyError('unsupported', 'no worker accepts images with token ids', {
         param: 'messages',
@@ -247,7 +256,7 @@ export class ConnectedWorker {
       takesShared: this.#can(CAPABILITIES.promptShared),
     }
     const json = serializeRequest(request, requestId, version, known)
-    // A worker closes the connection on receiving such a frame, reconnects, and would get it again.
+    // On a larger frame the worker would close the connection, reconnect, and receive the frame again.
     if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
       throw new ProxyError('body_too_large', 'the request is larger than a frame to a worker may be')
     }
@@ -270,8 +279,8 @@ export class ConnectedWorker {
   }
 
   /**
-   * Tells the worker to discard its and its engines' state of the session. A disconnected worker is not notified: its
-   * caches are bounded.
+   * Requests that the worker and its engines discard their state of the session. A disconnected worker is not notified,
+   * which is safe because its caches are bounded.
    */
   endSession(sessionId: string): void {
     if (this.#sessions.get(sessionId) === undefined) return
@@ -281,8 +290,8 @@ export class ConnectedWorker {
   }
 
   /**
-   * Requests a status after health checks of the worker's engines. Resolves when it arrives, the worker is lost, or
-   * time is up.
+   * Requests a status that follows health checks of the worker's engines. Resolves when the status arrives, the worker
+   * is lost, or the request times out.
    */
   async refresh(): Promise<void> {
     if (!this.isConnected || !this.#can(CAPABILITIES.status)) return
@@ -292,7 +301,7 @@ export class ConnectedWorker {
     )
   }
 
-  /** Handles a frame of the current connection. @param bytes its size */
+  /** Handles a frame of the current connection. @param bytes the size of the frame */
   receive(frame: Frame, bytes: number): void {
     switch (frame.type) {
       case 'completion_chunk':
@@ -334,11 +343,14 @@ export class ConnectedWorker {
     sendRequest(socket, serializeRequest(sent.request, requestId, 2, { takesShared }))
   }
 
-  /** Sends the complete prompt if the response requests it. @returns whether it does */
+  /**
+   * Sends the request again with the complete prompt, if the response reports that the worker has evicted its base.
+   * @returns whether it was sent
+   */
   #sendsForgotten(sent: WorkerRequest, { request_id: requestId, seq, error }: CompletionResponseV2): boolean {
     const socket = this.#socket
     if (error?.code !== PROMPT_FORGOTTEN || !socket || sent.fullRequestSocket === socket) return false
-    // The worker has ended this request and starts it again.
+    // The worker has ended this request, and the frame sent next restarts it under the same id.
     this.#acknowledge(requestId, seq)
     this.#sendFullRequest(socket, requestId, sent)
     return true
@@ -348,7 +360,7 @@ export class ConnectedWorker {
     this.models = models.map(({ id, max_model_len: maxModelLen }) => ({ id, maxModelLen }))
   }
 
-  /** Handles a response frame. A late or duplicate one belongs to no running request and is ignored. */
+  /** Handles a response frame. A late or duplicate frame belongs to no request in flight and is ignored. */
   #receiveResponse(frame: Frame, bytes: number): void {
     const sent = typeof frame.request_id === 'string' ? this.#requests.get(frame.request_id) : undefined
     const v1 = this.identity.version === 1
@@ -366,7 +378,7 @@ export class ConnectedWorker {
       )
   }
 
-  /** Warns about version-1 workers that do not report sampled ids. */
+  /** Sets the warning of a version-1 worker whose response has text but no token ids. */
   #noteIds({ error, completion_text: text, token_ids: ids }: CompletionResponseV1): void {
     if (error || !text) return
     this.warning = ids?.length ? undefined : NO_IDS
@@ -438,13 +450,18 @@ export class ConnectedWorker {
     return this.identity.capabilities.includes(capability)
   }
 
-  /** Sends a frame. Without a connection it is dropped: the state is synchronized when the worker reconnects. */
+  /**
+   * Sends a frame. Without a connection it is dropped, because the hello of a reconnected worker restores the state.
+   */
   #send(frame: object): void {
     this.#socket?.send(JSON.stringify(frame))
   }
 }
 
-/** Sends a request and detaches the frame's buffer of hundreds of kilobytes; a lost frame is serialized again. */
+/**
+ * Sends a request, then detaches the frame's buffer to free up to hundreds of kilobytes early. A lost frame is
+ * serialized again.
+ */
 function sendRequest(socket: RelaySocket, json: string | Buffer): void {
   socket.send(json, AS_TEXT, () => {
     if (typeof json !== 'string') detachBuffer(json)
@@ -452,7 +469,7 @@ function sendRequest(socket: RelaySocket, json: string | Buffer): void {
 }
 
 function getAliveMs({ heartbeatMs, requestTimeoutMs }: WorkerLimits): number {
-  return Math.max(1, Math.floor(Math.min(heartbeatMs, requestTimeoutMs / SIGNS_OF_LIFE)))
+  return Math.max(1, Math.floor(Math.min(heartbeatMs, requestTimeoutMs / KEEPALIVES_PER_TIMEOUT)))
 }
 
 export function toWorkerIdentity(hello: WorkerHelloV2): WorkerIdentity {

@@ -1,4 +1,4 @@
-/** The backend to which workers connect: implements `Backend` with the connected workers. */
+/** The backend of relay mode, which serves requests with the workers that are connected. */
 import { systemClock } from '../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../base/errors.ts'
 import { logEvent } from '../../base/log-events.ts'
@@ -31,10 +31,11 @@ export interface RelayBackendOptions
   extends Partial<WorkerLimits>,
     Partial<Omit<DispatcherOptions, 'createAbsentError' | 'logger'>> {
   logger: Logger
-  /** Token mode: the expected tokenizer. A worker with an engine that has another one receives no requests. */
+  /** The tokenizer of token mode. A worker with an engine that has another tokenizer receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
 }
 
+/** The defaults of {@link WorkerLimits}. */
 const DEFAULTS = {
   heartbeatMs: 10_000,
   graceMs: 30_000,
@@ -44,28 +45,29 @@ const DEFAULTS = {
 } as const satisfies WorkerLimits
 
 /**
- * The number of workers that a request may lose before its first event: one that crashes workers must not reach them
- * all.
+ * The number of workers that a request may lose before its first event, so that a request that crashes workers does not
+ * reach all of them.
  */
 const MAX_LOSSES = 3
 
-/** The worker, or its engine, ended while it had the request. */
+/** The errors of a worker or an engine that terminated while it served the request. */
 const LOST: readonly ErrorCode[] = ['worker_lost', 'engine_lost']
-/** Every engine behind the worker is unreachable, or the worker shuts down. */
+/** The errors of a worker that shuts down, or whose engines are all unreachable. */
 const UNAVAILABLE: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down']
 
 const NO_ENGINE_SERVES = 'none of its engines serves'
 
+/** Implements `Backend` with the workers that connect to the proxy. */
 export class RelayBackend implements Backend, MemberRegistry {
   readonly mode = 'relay'
   readonly #registry: WorkerRegistry
   readonly #dispatcher: Dispatcher
   readonly #tokenizer: ExpectedTokenizer | undefined
   readonly #logger: Logger
-  /** The last logged reason for which each worker receives no requests. */
+  /** The reason why a worker receives no requests, as last logged, by worker id. */
   readonly #down = new Map<string, string>()
   readonly #efforts: EffortRegistry
-  /** The last logged warning of each worker. */
+  /** The warning of each worker, as last logged, by worker id. */
   readonly #warned = new Map<string, string | undefined>()
 
   constructor(options: RelayBackendOptions) {
@@ -87,7 +89,7 @@ export class RelayBackend implements Backend, MemberRegistry {
         onJoined: (worker) => this.#dispatcher.addMember(this.#toMember(worker)),
         onChanged: (worker) => {
           const { id, ...change } = this.#toMember(worker)
-          // Its engines may be replaced meanwhile.
+          // While its engines are down, they may be replaced by ones that support other efforts.
           if (!change.healthy) this.#efforts.forget(id)
           this.#dispatcher.updateMember(id, change)
         },
@@ -102,8 +104,8 @@ export class RelayBackend implements Backend, MemberRegistry {
   }
 
   /**
-   * Takes ownership of a socket that was opened at `/ws/worker`.
-   * @param greeted called when its worker's hello is accepted
+   * Accepts a socket that was opened at `/ws/worker`, and owns it from then on.
+   * @param greeted called when the worker's hello is accepted
    */
   accept(socket: RelaySocket, greeted?: () => void): void {
     this.#registry.accept(socket, greeted)
@@ -202,7 +204,10 @@ export class RelayBackend implements Backend, MemberRegistry {
     this.#registry.close()
   }
 
-  /** Converts a worker to a member of the dispatcher. It is unhealthy if one of its engines has another tokenizer. */
+  /**
+   * Converts a worker to a member of the dispatcher, and logs changes of its health and its warning. The member is
+   * unhealthy if one of the worker's engines has another tokenizer.
+   */
   #toMember(worker: ConnectedWorker) {
     const member = toMember(worker)
     const log = withContext(this.#logger, { worker_id: member.id })
@@ -231,7 +236,7 @@ export class RelayBackend implements Backend, MemberRegistry {
     return reasons.length === 0 ? '' : `: ${reasons.join('; ')}`
   }
 
-  /** Returns a worker. @throws ProxyError `worker_lost` if it has left since the lease was granted */
+  /** Returns a worker. @throws ProxyError `worker_lost` if it has left since the request was dispatched to it */
   #getWorker(workerId: string): ConnectedWorker {
     const worker = this.#registry.get(workerId)
     if (!worker) throw new ProxyError('worker_lost', `worker ${workerId} left`)
@@ -240,8 +245,8 @@ export class RelayBackend implements Backend, MemberRegistry {
 }
 
 /**
- * Returns a request's id on the wire: the request's own, from the second attempt on with the number of the attempt, so
- * that late frames of an earlier attempt are never attributed to a later one.
+ * Returns a request's id on the wire: from the second attempt on, it has the number of the attempt as a suffix, so that
+ * late frames of an earlier attempt are never attributed to a later one.
  */
 function getWireId(requestId: string, failedAttempts: number): string {
   return failedAttempts === 0 ? requestId : `${requestId}.${failedAttempts + 1}`
@@ -290,14 +295,16 @@ function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
   }
 }
 
+/** The worst verdict on the tokenizers of a worker's engines. */
 interface TokenizerJudgement {
   tokenizer: TokenizerVerdict
-  /** Set for `other`. */
+  /** The difference, if the verdict is `other`. */
   error?: string
 }
 
 /**
- * Judges the tokenizers of a worker. A request may go to each of its engines, so the worst counts.
+ * Compares the tokenizers of a worker's engines with the expected one. A request may be dispatched to any of the
+ * engines, so the worst verdict counts.
  * @returns undefined in chat mode
  */
 function judgeTokenizers(
@@ -316,7 +323,9 @@ function judgeTokenizers(
   return { tokenizer: verdicts.find((verdict) => verdict === 'split') ?? verdicts[0] ?? 'unknown' }
 }
 
-/** Formats the worker's own warning and the differences between its engines' prompts and the expected ones. */
+/**
+ * Formats the warning that the worker reports and the differences between its engines' prompts and the expected ones.
+ */
 function describeWarning(
   { warning, textIds }: ConnectedWorker,
   expected: ExpectedTokenizer | undefined,

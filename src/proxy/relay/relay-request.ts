@@ -1,4 +1,6 @@
-/** A request at a worker: the worker's frames arrive on one side, and their events are pushed to the agent's side. */
+/**
+ * A request that a worker serves: receives the worker's frames and pushes their events to the receiver of the response.
+ */
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import { PushLoop } from '../../base/push-loop.ts'
@@ -15,26 +17,27 @@ import { FrameReceiver } from './frame-receiver.ts'
 import { parseResponseV1 } from './responses-v1.ts'
 
 interface RelayRequestOptions {
-  /** Precedes the engine's name in the recorded turn. */
+  /** The prefix of the engine's name in the recorded turn. */
   workerId: string
   windowBytes: number
-  /** The ids that the worker may refer to when it reports the prompt. */
+  /** The ids relative to which the worker may report the prompt. */
   promptBase: PromptIds | undefined
   continuesAfter: GenerationRequest['continuesAfter']
   /**
-   * The longest time without a frame or keepalive for this request; for a version-1 worker, which sends one frame, the
-   * time limit of the request.
+   * The maximum time without a frame or keepalive for this request. A version-1 worker sends one frame; for it, this is
+   * the time limit of the request.
    */
   timeoutMs: number
   clock: Clock
   /** Called when the worker has reported the prompt. */
   onPrompt(ids: PromptIds): void
-  /** Tells the worker that frames up to `seq` need not be kept. */
+  /** Informs the worker that it may drop the frames up to `seq`. */
   acknowledge(seq: number): void
-  /** Called when the request has ended on this side. @param isComplete false: the worker may still be serving it */
+  /** Called when the request has ended at the proxy. @param isComplete false: the worker may still be serving it */
   onEnd(isComplete: boolean): void
 }
 
+/** The handle of a request that was sent to a worker. */
 export class RelayRequest {
   readonly #options: RelayRequestOptions
   readonly #incoming: FrameReceiver
@@ -42,12 +45,12 @@ export class RelayRequest {
   /** Whether the worker's last frame has arrived. */
   #isComplete = false
   #left = false
-  /** Whether the agent's side has received events, after which no other worker can take over. */
-  #handedOn = false
+  /** Whether the sink has received events. From then on, the request cannot fail over to another worker. */
+  #hasDelivered = false
   #lastFrameAtMs: number
   #cancelTimeout: (() => void) | undefined
   #sink: EventSink | undefined
-  /** Closed when the outcome is known. */
+  /** Pushes buffered events to the sink; closed when the outcome is known. */
   readonly #loop = new PushLoop({
     push: () => this.#push(),
     fail: (reason) => this.#close({ reason }),
@@ -68,10 +71,10 @@ export class RelayRequest {
   }
 
   /**
-   * Pushes the response to `sink`, and resolves after its last event; to be called once. An error of the sink, or an
+   * Pushes the response to `sink`. Resolves after the last event. Must be called once. An error of the sink, or an
    * abort of `signal`, cancels the request at the worker.
-   * @throws ProxyError as the worker reported it, or `worker_lost`, `engine_timeout`, `agent_too_slow`; what the sink
-   *   throws; after an abort `signal.reason`
+   * @throws ProxyError as the worker reported it, or `worker_lost`, `engine_timeout`, `agent_too_slow`; an error of the
+   *   sink; `signal.reason` after an abort
    */
   async pushTo(sink: EventSink, signal: AbortSignal): Promise<void> {
     const onAbort = () => this.#close({ reason: signal.reason })
@@ -86,9 +89,10 @@ export class RelayRequest {
     }
   }
 
+  /** Receives a frame with events of a version-2 response. */
   receiveChunk(chunk: CompletionChunk, bytes: number): void {
     this.#receive(chunk.seq, bytes, () => {
-      // The recorded engine and prompt must not change after tokens were sampled.
+      // The engine and the prompt that the turn records must not change after tokens were sampled.
       if (chunk.start && chunk.seq > 1)
         throw new ProxyError('engine_failed', 'the worker started its response twice')
       const { workerId, promptBase } = this.#options
@@ -99,6 +103,7 @@ export class RelayRequest {
     })
   }
 
+  /** Receives the last frame of a version-2 response; chunks with its events precede it. */
   receiveEndV2(response: CompletionResponseV2, bytes: number): void {
     this.#receive(response.seq, bytes, () => {
       this.#isComplete = true
@@ -108,6 +113,7 @@ export class RelayRequest {
     if (this.#isComplete) this.#leave()
   }
 
+  /** Receives a version-1 response, which consists of one frame. */
   receiveResponseV1(response: CompletionResponseV1, bytes: number): void {
     this.#receive(1, bytes, () => {
       this.#isComplete = true
@@ -117,16 +123,16 @@ export class RelayRequest {
   }
 
   /**
-   * Notes a keepalive. It does not extend the time limit while the agent's side leaves events unconsumed, which is not
-   * the worker's fault.
+   * Records a keepalive. It does not extend the time limit while received events are unconsumed, because then the
+   * worker may be unable to send.
    */
   noteAlive(): void {
     if (this.#incoming.isEmpty) this.#lastFrameAtMs = this.#options.clock.nowMs()
   }
 
   /**
-   * Fails the request; buffered events are still delivered if the agent has received earlier ones, or if the response
-   * continues.
+   * Fails the request. Buffered events are still delivered if the agent has received earlier ones, or if another engine
+   * request continues the response.
    */
   fail(reason: unknown): void {
     if (this.#isComplete || this.#failure) return
@@ -160,8 +166,8 @@ export class RelayRequest {
   }
 
   #push(): Promise<void> | undefined {
-    // While the agent has received nothing, another attempt is better than a partial response that nothing continues.
-    if (this.#failure && !this.#handedOn && !this.#continues(this.#failure.reason)) {
+    // If the agent has received nothing, a new attempt replaces a partial response that cannot be continued.
+    if (this.#failure && !this.#hasDelivered && !this.#continues(this.#failure.reason)) {
       this.#close(this.#failure)
       return undefined
     }
@@ -180,8 +186,8 @@ export class RelayRequest {
     const { events, acknowledge } = this.#incoming.take()
     if (acknowledge !== undefined && !this.#isComplete) this.#options.acknowledge(acknowledge)
     if (events.length === 0) return undefined
-    this.#handedOn = true
-    // A worker whose window was full can send from now on.
+    this.#hasDelivered = true
+    // The worker may have waited for window space, so its silence so far does not count.
     this.#lastFrameAtMs = this.#options.clock.nowMs()
     return this.#sink!.write(events)
   }
@@ -202,8 +208,8 @@ export class RelayRequest {
   }
 
   /**
-   * Watches for the timeout with one timer per request, which is set again when it fires early: a frame costs a reading
-   * of the clock and no timer.
+   * Fails the request after a timeout. There is one timer per request, which is set again if it fires early, so that a
+   * frame only costs a reading of the clock.
    */
   #watchSilence(delayMs: number): void {
     const { clock, timeoutMs } = this.#options
@@ -214,7 +220,7 @@ export class RelayRequest {
     })
   }
 
-  /** Returns the error for a silent worker, or for an agent's side that does not consume what the worker has sent. */
+  /** Returns the error for a silent worker; if events are unconsumed, the error for a slow agent. */
   #timeoutError(): ProxyError {
     const afterS = this.#options.timeoutMs / 1000
     return this.#incoming.isEmpty

@@ -5,8 +5,8 @@
 export interface RelaySocket {
   send(text: string): void
   /**
-   * Sends a frame. Bytes are a text frame in UTF-8 if `binary` is false.
-   * @param sent called when the bytes are no longer needed: they have been written, or never will be
+   * Sends a frame. With `binary: false`, bytes are sent as a text frame and must be UTF-8.
+   * @param sent called when the socket no longer needs the bytes: they have been written, or the socket has failed
    */
   send(data: string | Buffer, options: { binary: boolean }, sent?: () => void): void
   ping(): void

@@ -1,12 +1,15 @@
-/** Responses of protocol version 1: the complete completion arrives at once and is converted to one event per field. */
+/**
+ * Parses responses of protocol version 1. One frame contains the complete response, which is converted to one event per
+ * field.
+ */
 import { ProxyError } from '../../base/errors.ts'
 import type { GenerationDelta, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../protocol/canonical/messages.ts'
 import type { CompletionResponseV1 } from '../../protocol/worker/protocol.ts'
 
 /**
- * Converts a version-1 response. It has no prompt ids, so none of its tokens is trainable.
- * @throws ProxyError `engine_failed` with the worker's message if it reports an error, or sends invalid tool calls
+ * Converts a version-1 response to events. It has no prompt ids, so none of its tokens is trainable.
+ * @throws ProxyError `engine_failed` with the worker's message if it reports an error, or for invalid tool calls
  */
 export function parseResponseV1(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
   if (response.error) {
@@ -14,7 +17,7 @@ export function parseResponseV1(response: CompletionResponseV1, workerId: string
     throw new ProxyError('engine_failed', response.error, { logMessage })
   }
   const toolCalls = toToolCallDeltas(response)
-  // content_text is the text for the agent; completion_text also contains the markup of the tool calls.
+  // completion_text includes the markup of the tool calls, which the agent must not receive.
   const content = response.content_text ?? (toolCalls.length > 0 ? null : response.completion_text)
   const deltas: GenerationDelta[] = []
   if (content) deltas.push({ type: 'delta', content })
@@ -34,6 +37,7 @@ function toTokenFields(response: CompletionResponseV1): Pick<GenerationDelta, 't
     : { tokenIds }
 }
 
+/** A tool call in a version-1 response. The arguments are JSON text or an object. */
 interface ToolCallV1 {
   id?: string | null
   function: { name: string; arguments?: unknown }

@@ -1,6 +1,6 @@
 /**
- * The registry of workers: accepts connections, detects dead ones, and keeps disconnected workers for their grace
- * period.
+ * The registry of workers: accepts their connections, detects dead ones, and retains disconnected workers during their
+ * grace period.
  */
 import { randomUUID } from 'node:crypto'
 import { logEvent } from '../../base/log-events.ts'
@@ -15,25 +15,29 @@ import {
 import { ConnectedWorker, toWorkerIdentity, type WorkerContext } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
 
-/** The observer of workers that join, change and leave; requests fail only after `left`. */
+/** Callbacks for workers that join, change and leave. The requests of a worker that leaves fail after `onLeft`. */
 interface RegistryListener {
   onJoined(worker: ConnectedWorker): void
   onChanged(worker: ConnectedWorker): void
   onLeft(worker: ConnectedWorker): void
 }
 
-/** Clients of a proxy without keys must not fill the disk with lines about their rejections. */
+/**
+ * The minimum interval between log lines about rejected connections: clients of a proxy without keys must not fill the
+ * disk with them.
+ */
 const REJECTION_INTERVAL_MS = 1_000
 
+/** The workers that are connected, or were and may reconnect. */
 export class WorkerRegistry {
   readonly #context: WorkerContext
   readonly #listener: RegistryListener
   readonly #workers = new Map<string, ConnectedWorker>()
-  /** Functions that cancel the grace period of a disconnected worker. */
+  /** Functions that cancel the grace period of a disconnected worker, by worker id. */
   readonly #cancelGrace = new Map<string, () => void>()
   /** Sockets that are open and were not rejected. */
   readonly #sockets = new Set<RelaySocket>()
-  /** When the next rejection may be logged. */
+  /** The time on the monotonic clock from which a rejection may be logged. */
   #nextRejectionMs = Number.NEGATIVE_INFINITY
 
   constructor(context: WorkerContext, listener: RegistryListener) {
@@ -51,8 +55,8 @@ export class WorkerRegistry {
   }
 
   /**
-   * Takes ownership of a socket that was opened at `/ws/worker`.
-   * @param greeted called when its worker's hello is accepted
+   * Accepts a socket that was opened at `/ws/worker`, and owns it from then on.
+   * @param greeted called when the worker's hello is accepted
    */
   accept(socket: RelaySocket, greeted: () => void = () => {}): void {
     this.#sockets.add(socket)
@@ -68,7 +72,7 @@ export class WorkerRegistry {
     )
     const receive = (data: { toString(): string }, isBinary: boolean) => {
       heartbeat.reportReceived()
-      // A socket that was rejected or replaced may deliver frames until it has closed.
+      // A socket that was rejected or replaced may deliver frames until it is closed.
       if (!this.#sockets.has(socket) || (worker && !worker.isOn(socket))) return
       const frame = parseFrame(data, isBinary)
       if (worker) return this.#receive(worker, socket, frame, data)
@@ -98,7 +102,7 @@ export class WorkerRegistry {
     })
   }
 
-  /** Disconnects all workers, which will reconnect. Running requests fail. */
+  /** Disconnects all workers, so that they reconnect elsewhere or later. Requests in flight fail. */
   close(): void {
     for (const worker of [...this.#workers.values()])
       this.#remove(worker, 'was disconnected: the proxy is shutting down')
@@ -121,7 +125,7 @@ export class WorkerRegistry {
       : this.#reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV2.explain(frame)}`)
   }
 
-  /** Accepts a version-1 worker. Version 1 has no epochs: the latest connection wins. */
+  /** Accepts a version-1 worker. It replaces a connected worker with the same id, because version 1 has no epochs. */
   #welcomeV1(socket: RelaySocket, hello: WorkerHelloV1): ConnectedWorker {
     const workerId = hello.worker_id ?? `worker-${randomUUID()}`
     this.#replace(workerId)
@@ -158,7 +162,10 @@ export class WorkerRegistry {
     return worker
   }
 
-  /** Resumes a worker of the same epoch on a new connection. The old one may not have been detected as dead yet. */
+  /**
+   * Resumes a worker of the same epoch on a new connection. The old connection may be dead without having been
+   * detected.
+   */
   #resume(worker: ConnectedWorker, socket: RelaySocket, hello: WorkerHelloV2): ConnectedWorker {
     this.#endGrace(worker)
     worker.disconnect()?.close(CLOSE.replaced, 'the worker has a newer connection')
@@ -182,7 +189,7 @@ export class WorkerRegistry {
 
   /**
    * Handles a closed connection.
-   * @param silentMs the silence of the worker if the proxy closed its connection for it
+   * @param silentMs the duration of the worker's silence, if the proxy closed the connection because of it
    */
   #dropped(
     worker: ConnectedWorker,
@@ -200,18 +207,18 @@ export class WorkerRegistry {
     this.#listener.onChanged(worker)
     const { graceMs } = this.#context.limits
     const cancel = this.#context.clock.after(graceMs, () =>
-      this.#remove(worker, `lost its connection and was not back within ${graceMs / 1000} s`),
+      this.#remove(worker, `lost its connection and did not reconnect within ${graceMs / 1000} s`),
     )
     this.#cancelGrace.set(worker.identity.workerId, cancel)
   }
 
-  /** Removes the previous worker of this id. */
+  /** Removes the worker with this id, if there is one, because a new one replaces it. */
   #replace(workerId: string): void {
     const existing = this.#workers.get(workerId)
     if (!existing) return
     const socket = existing.disconnect()
-    this.#remove(existing, 'was replaced by a newer worker of this id')
-    socket?.close(CLOSE.replaced, 'a newer worker of this id has come')
+    this.#remove(existing, 'was replaced by a newer worker with this id')
+    socket?.close(CLOSE.replaced, 'a newer worker with this id has connected')
   }
 
   #join(worker: ConnectedWorker): void {
@@ -245,7 +252,7 @@ export class WorkerRegistry {
   }
 
   #reject(socket: RelaySocket, code: number, cause: string, workerId?: string): undefined {
-    // The reason in a close frame has at most 123 bytes; these reasons are ASCII.
+    // RFC 6455 limits the reason in a close frame to 123 bytes; these reasons are ASCII.
     const reason = cause.slice(0, 120)
     this.#sockets.delete(socket)
     socket.close(code, reason)
@@ -256,7 +263,10 @@ export class WorkerRegistry {
   }
 }
 
-/** Pings a socket and terminates it after too long a silence: a half-open connection does not report itself. */
+/**
+ * A heartbeat: pings a socket and terminates it after too long a silence, because a half-open connection emits no
+ * event.
+ */
 class WorkerHeartbeat {
   readonly #socket: RelaySocket
   readonly #context: WorkerContext
