@@ -1,19 +1,19 @@
 /**
- * Maintains one connection: dials, and dials again after each disconnection, until aborted. Delays are exponential with
- * full jitter (each is drawn between 0 and the limit), so that the workers of a restarted proxy do not reconnect at the
- * same time.
+ * Maintains one connection: dials, and dials again after each disconnection, until aborted. The delays have an
+ * exponential limit with full jitter (each is drawn between 0 and the limit), so that the workers of a restarted proxy
+ * do not reconnect at the same time.
  */
 import type { Clock } from '../base/clock.ts'
 
 const FIRST_LIMIT_MS = 1_000
 const LAST_LIMIT_MS = 60_000
-/** A connection that lasted this long was stable: the next delay starts from the first limit. */
+/** A connection that lasted this long counts as stable: the limit of the next delay is the first one again. */
 const STABLE_MS = 10_000
 
 interface KeepConnectedOptions {
   /**
-   * Dials, and resolves after the disconnection with the duration of the connection (0: it was not established). Never
-   * rejects.
+   * Dials, and resolves after the disconnection with the duration of the connection in milliseconds; 0: it was not
+   * established. Never rejects.
    */
   connect(): Promise<number>
   clock: Clock
@@ -22,7 +22,7 @@ interface KeepConnectedOptions {
   signal: AbortSignal
 }
 
-/** Maintains the connection. Resolves when `signal` has aborted and the current connection is closed. */
+/** Maintains a connection. Resolves when `signal` has aborted and the current connection is closed. */
 export async function keepConnected({
   connect: connection,
   clock,
@@ -38,7 +38,7 @@ export async function keepConnected({
   }
 }
 
-/** Returns the longest delay after this number of consecutive failures. */
+/** Returns the limit of the delay after this number of consecutive failures. */
 export function computeBackoffLimitMs(failures: number): number {
   return Math.min(LAST_LIMIT_MS, FIRST_LIMIT_MS * 2 ** failures)
 }

@@ -1,6 +1,6 @@
 /**
- * The worker's side of a response: numbers its frames and keeps each until the proxy has acknowledged it, so that a
- * reconnected worker can send lost frames again. Performs no I/O: takes and returns the text of frames.
+ * The worker's side of a response: numbers its frames and retains each until the proxy has acknowledged it, so that a
+ * reconnected worker can resend lost frames. Performs no I/O: its functions accept and return the text of frames.
  */
 import { ProxyError } from '../base/errors.ts'
 import { MAX_FRAME_BYTES } from '../protocol/worker/protocol.ts'
@@ -11,19 +11,20 @@ interface UnacknowledgedFrame {
   bytes: number
 }
 
+/** The numbered frames of one response. */
 export class FrameSender {
-  /** Frames that were sent and not acknowledged, in order. */
+  /** The unacknowledged frames, in order. */
   #kept: UnacknowledgedFrame[] = []
   #keptBytes = 0
   #lastSeq = 0
   #hasEnded = false
 
   /**
-   * Numbers a frame.
+   * Numbers and retains a frame.
    * @param write returns the text of the frame with this number
-   * @returns the text, to be sent now
-   * @throws ProxyError `engine_failed` for a text that exceeds the frame limit: the proxy would close the connection
-   * because of it, again after each reconnect
+   * @returns the text, which the caller sends
+   * @throws ProxyError `engine_failed` for a text that exceeds the frame limit: the proxy would close the connection on
+   *   receiving it, and again after each reconnect
    */
   add(write: (seq: number) => string): string {
     const text = write(this.#lastSeq + 1)
@@ -37,13 +38,16 @@ export class FrameSender {
     return text
   }
 
-  /** Numbers the last frame. */
+  /** Numbers the last frame, as {@link add} does. */
   end(write: (seq: number) => string): string {
     this.#hasEnded = true
     return this.add(write)
   }
 
-  /** Drops the frames up to `seq`, which the proxy has delivered. Old and repeated acknowledgements are harmless. */
+  /**
+   * Drops the frames up to `seq`, whose events the proxy has consumed. Old and repeated acknowledgements have no
+   * effect.
+   */
   acknowledge(seq: number): void {
     let count = 0
     for (const frame of this.#kept) {
@@ -55,7 +59,7 @@ export class FrameSender {
   }
 
   /**
-   * Returns whether another frame may be sent. A frame is never split, so the last one may exceed the window; the limit
+   * Returns whether another frame may be sent. Frames are not split, so the last one may cross the limit. The window
    * bounds the bytes that a proxy buffers for an agent that does not read.
    */
   hasRoom(windowBytes: number): boolean {
@@ -63,8 +67,8 @@ export class FrameSender {
   }
 
   /**
-   * Returns the frames after `received`, the last one that the proxy has received. Unacknowledged frames before it
-   * still count against the window.
+   * Returns the texts of the frames after `received`, the number of the last frame that the proxy has received.
+   * Unacknowledged frames up to it still count towards the window.
    */
   listAfter(received: number): string[] {
     return this.#kept.filter((frame) => frame.seq > received).map((frame) => frame.text)
@@ -75,7 +79,7 @@ export class FrameSender {
     return this.#hasEnded
   }
 
-  /** Whether the proxy has acknowledged all frames, so that the request can be dropped. */
+  /** Whether the proxy has acknowledged all frames of an ended response. */
   get isDelivered(): boolean {
     return this.#hasEnded && this.#kept.length === 0
   }

@@ -1,6 +1,6 @@
 /**
- * The inference worker: dials one or several proxies and serves their requests with its own backend, so that a machine
- * that has engines and accepts no connections can serve a proxy that has none.
+ * The inference worker: dials one or several proxies and serves their requests with its backend. A proxy can thus use
+ * engines on machines that accept no incoming connections.
  */
 import { EventEmitter } from 'node:events'
 import { type Clock, systemClock } from '../base/clock.ts'
@@ -21,43 +21,48 @@ import { WorkerCache } from './worker-cache.ts'
 interface InferenceWorkerClientOptions {
   /**
    * Base URLs of proxies in relay mode: `http(s)://` or `ws(s)://`, with or without `/ws/worker`. With the prefix
-   * `dns+`, each address of the URL's host is a proxy.
+   * `dns+`, each address of the URL's host is a separate proxy.
    */
   proxyUrls: readonly string[]
-  /** Unique among the workers of each proxy, and preferably the same after each restart. */
+  /**
+   * The worker's id, which must be unique among the workers of each proxy and should be the same after each restart.
+   */
   workerId: string
-  /** Serves the requests; the caller closes it after `stop`. */
+  /** Serves the requests. The caller closes it after {@link InferenceWorkerClient.stop}. */
   backend: Backend
-  /** Number of concurrent requests, over all proxies. */
+  /** The maximum number of concurrent requests of all proxies together. */
   maxConcurrency: number
   logger: Logger
   /**
-   * Worker keys, if proxies require one. If one is rejected, the next is tried, because a rotation may be in progress.
+   * Worker keys, if proxies require one. After a rejected key the next one is used, because a rotation may be in
+   * progress.
    */
   apiKeys?: readonly string[]
   /** Certificate authorities (PEM) for `wss:` proxies. Default: those of Node.js. */
   ca?: string[]
   clock?: Clock
-  /** Opens the WebSockets to proxies. Default: over the network. */
+  /** Opens the WebSockets to proxies. Default: those of the package `ws`. */
   dial?: SocketDialer | undefined
   /** Resolves the host of a `dns+` URL. Default: the system's resolver. */
   resolve?: HostResolver | undefined
-  /** Interval of these lookups. */
+  /** The interval at which `dns+` URLs are resolved. */
   lookupIntervalMs?: number
-  /** Returns a random number from 0 to 1, as `Math.random` does, for the delays between connection attempts. */
+  /**
+   * Returns a random number from 0 to 1, as `Math.random` does; it determines the delays between connection attempts.
+   */
   random?: () => number
 }
 
 interface InferenceWorkerEvents {
-  /** A proxy has accepted this worker, for the first time or again. */
+  /** A proxy has accepted the worker; emitted for each connection. */
   connected: [event: { proxyUrl: string; address?: string | undefined }]
   disconnected: [event: { proxyUrl: string; address?: string | undefined; code: number; reason: string }]
-  /** All responses are delivered and all connections closed. */
+  /** All connections are closed, after {@link InferenceWorkerClient.stop}. */
   stopped: []
 }
 
-/** Configuration errors that prevent the worker from serving, keyed by the close code of the connection. */
-const MISTAKES: Readonly<Record<number, string>> = {
+/** Messages for close codes that reveal a configuration error, because of which the worker serves nothing. */
+const CONFIGURATION_ERRORS: Readonly<Record<number, string>> = {
   [CLOSE.notRelayMode]:
     'the proxy is not in relay mode, so that no request will arrive: start it with --mode relay, or connect to another one',
 }
@@ -65,13 +70,17 @@ const MISTAKES: Readonly<Record<number, string>> = {
 /** Interval at which the worker checks for status changes to report. */
 const STATUS_INTERVAL_MS = 1_000
 
+/** A worker and its links to all proxies. */
 export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   readonly #options: InferenceWorkerClientOptions
   readonly #clock: Clock
   readonly #slots: Dispatcher
   readonly #memory: WorkerCache
   readonly #links: ProxyLinks
-  /** Identifies this run of the worker: proxies keep its requests while it is disconnected. */
+  /**
+   * Identifies this run of the worker. Proxies retain the requests of a disconnected worker until it reconnects with
+   * the same epoch.
+   */
   readonly #epoch = Date.now()
   #models: EngineModel[] = []
   #draining = false
@@ -96,12 +105,12 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     })
   }
 
-  /** Whether at least one proxy has accepted this worker. */
+  /** Whether the worker is connected to at least one proxy that has accepted it. */
   get isConnected(): boolean {
     return [...this.#links].some((link) => link.isConnected)
   }
 
-  /** Dials every proxy and keeps the connections up; emits events for them. Must be called once. */
+  /** Dials every proxy and maintains the connections, for which it emits events. Must be called once. */
   start(): void {
     // This timer keeps the process alive between two connection attempts.
     this.#keepAlive = setInterval(() => {}, 2 ** 30)
@@ -110,8 +119,8 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
 
   /**
    * Drains the worker: rejects new requests, completes running ones and disconnects.
-   * @param now aborts at the deadline: running requests are cancelled
-   * @returns whether it ended before `now`, and no request was dropped because its proxy was unreachable for too long
+   * @param now aborts at the deadline, when running requests are cancelled
+   * @returns whether it ended before the deadline and every response was delivered or cancelled by its proxy
    */
   stop(now?: AbortSignal): Promise<{ drained: boolean }> {
     this.#stopped ??= this.#stop(now)
@@ -157,7 +166,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
         this.emit('connected', { proxyUrl, address })
       },
       onDisconnected: ({ code, reason, keyRejected }) => {
-        const mistake = keyRejected ? 'the proxy rejects the worker key' : MISTAKES[code]
+        const mistake = keyRejected ? 'the proxy rejects the worker key' : CONFIGURATION_ERRORS[code]
         const event = mistake === undefined ? 'proxy_disconnected' : 'proxy_rejected_worker'
         logEvent(log, event, {
           close_code: code,
@@ -187,7 +196,10 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     }
   }
 
-  /** Watches the status. Resolves after the first check, so that the first hello lists the models. */
+  /**
+   * Sends the status when it has changed, and checks it again periodically. Resolves after the first check, so that the
+   * first hello lists the models.
+   */
   async #watchStatus(): Promise<void> {
     try {
       this.#models = await this.#options.backend.listModels()
@@ -203,7 +215,10 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   }
 }
 
-/** Returns the shared limit as a dispatcher with one member. The limits of the proxies bound its queue. */
+/**
+ * Creates the dispatcher that limits concurrent requests. It has one member. Its queue is unlimited, because the
+ * proxies limit the number of requests that they send.
+ */
 function createSlots(maxConcurrency: number, clock: Clock): Dispatcher {
   const waitMs = Number.POSITIVE_INFINITY
   const absent = () => ({ code: 'internal', message: 'the worker has no slots' }) as const
@@ -218,8 +233,8 @@ function createSlots(maxConcurrency: number, clock: Clock): Dispatcher {
 }
 
 /**
- * Returns the weight version of the engines if it is the same for all. During an update it is not, and each turn
- * reports its own.
+ * Returns the weight version of the healthy engines if all have the same one; null otherwise, as during an update, when
+ * each turn reports its own.
  */
 function getCommonWeightVersion(members: readonly BackendMember[]): string | null {
   const versions = new Set(members.filter((member) => member.healthy).map((member) => member.weightVersion))
@@ -227,7 +242,7 @@ function getCommonWeightVersion(members: readonly BackendMember[]): string | nul
   return versions.size === 1 ? (version ?? null) : null
 }
 
-/** Returns the text ids of the healthy engines, one entry per distinct value. */
+/** Returns the token ids of the reference text for the healthy engines, one entry per distinct value. */
 function getDistinctTextIds(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
   const byIds = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
   for (const { healthy, name, models, textIds, chatIds = {} } of members) {
@@ -238,6 +253,7 @@ function getDistinctTextIds(members: readonly BackendMember[]): Pick<WorkerStatu
   return byIds.size === 0 ? {} : { text_ids: { text: TOKENIZER_TEXT, engines: [...byIds.values()] } }
 }
 
+/** Returns the warnings of all engines as one text. */
 function getWarning(members: readonly BackendMember[]): Pick<WorkerStatus, 'warning'> {
   const warnings = members.flatMap(({ name, warning }) => (warning ? [`${name}: ${warning}`] : []))
   return warnings.length === 0 ? {} : { warning: warnings.join('; ').slice(0, MAX_WARNING_LENGTH) }

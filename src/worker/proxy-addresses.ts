@@ -1,39 +1,38 @@
-/**
- * Polls the addresses of a DNS name that stands for several proxies, such as a headless service of Kubernetes: each
- * address is one of them.
- */
+/** Polls the addresses of a DNS name that resolves to several proxies, such as a headless service of Kubernetes. */
 import { lookup } from 'node:dns/promises'
 import { isIPv4 } from 'node:net'
 import type { Clock } from '../base/clock.ts'
 
-/** Resolves a host to all its addresses. @throws Error if it has none, or the lookup fails */
+/** Resolves a host to all its addresses. @throws Error if the host has none, or the lookup fails */
 export type HostResolver = (host: string) => Promise<readonly string[]>
 
-/** Resolves like the system, with `/etc/hosts` and the search list of a cluster. */
+/** Resolves as the system does, with `/etc/hosts` and the search domains of a cluster. */
 export const resolveBySystem: HostResolver = async (host) =>
   (await lookup(host, { all: true })).map(({ address }) => address)
 
 interface ProxyAddressesOptions {
   host: string
   resolve: HostResolver
-  /** Interval between two lookups. */
+  /** The time between two lookups. */
   intervalMs: number
   clock: Clock
   onFound(address: string): void
   onGone(address: string): void
-  /** Called once for consecutive failures. Known addresses stay. */
+  /** Called for the first of consecutive failures. Known addresses are retained. */
   onFailed(error: unknown): void
 }
 
-/** The interval of Envoy for a name that stands for several hosts. */
+/** Envoy's default interval for a name that resolves to several hosts (`dns_refresh_rate`). */
 export const LOOKUP_INTERVAL_MS = 5_000
+/** The delay of an early lookup. */
 const SOON_MS = 500
-/** A response may lack an address that the next one contains. */
+/** The number of consecutive lookups without an address after which it is gone: a single response may omit it. */
 const LOOKUPS_TO_BE_GONE = 2
 
+/** The addresses of one name, as of the latest lookups. */
 export class ProxyAddresses {
   readonly #options: ProxyAddressesOptions
-  /** Number of consecutive lookups without the address, by address. */
+  /** The number of consecutive lookups without each known address. */
   readonly #misses = new Map<string, number>()
   #cancelNext: (() => void) | undefined
   #isLooking = false
@@ -44,12 +43,12 @@ export class ProxyAddresses {
     this.#options = options
   }
 
-  /** Starts the lookups. Must be called once. */
+  /** Starts polling. Must be called once. */
   start(): void {
-    void this.#look()
+    void this.#lookUp()
   }
 
-  /** Looks up the name soon, because a lost proxy may return at another address. */
+  /** Schedules an early lookup, because a lost proxy may return at another address. */
   lookSoon(): void {
     if (!this.#isLooking) this.#lookAfter(Math.min(SOON_MS, this.#options.intervalMs))
   }
@@ -59,13 +58,13 @@ export class ProxyAddresses {
     this.#cancelNext?.()
   }
 
-  async #look(): Promise<void> {
+  async #lookUp(): Promise<void> {
     this.#isLooking = true
     const { host, resolve, onFailed: failed } = this.#options
     try {
       const addresses = selectOneFamily(await resolve(host))
       this.#hasFailed = false
-      if (!this.#hasStopped) this.#take(new Set(addresses))
+      if (!this.#hasStopped) this.#update(new Set(addresses))
     } catch (error) {
       if (!this.#hasFailed && !this.#hasStopped) failed(error)
       this.#hasFailed = true
@@ -77,10 +76,10 @@ export class ProxyAddresses {
   #lookAfter(delayMs: number): void {
     if (this.#hasStopped) return
     this.#cancelNext?.()
-    this.#cancelNext = this.#options.clock.after(delayMs, () => void this.#look())
+    this.#cancelNext = this.#options.clock.after(delayMs, () => void this.#lookUp())
   }
 
-  #take(addresses: ReadonlySet<string>): void {
+  #update(addresses: ReadonlySet<string>): void {
     for (const address of addresses) {
       const isNew = !this.#misses.has(address)
       this.#misses.set(address, 0)
@@ -97,7 +96,7 @@ export class ProxyAddresses {
   }
 }
 
-/** Returns the addresses of one family. A dual-stack proxy has an address in both and must be dialed once. */
+/** Returns the addresses of one family, IPv4 if there are any, because a dual-stack proxy must be dialed once. */
 function selectOneFamily(addresses: readonly string[]): readonly string[] {
   const fours = addresses.filter((address) => isIPv4(address))
   return fours.length > 0 ? fours : addresses

@@ -1,6 +1,6 @@
 /**
- * The worker's side of one WebSocket: sends the hello, waits for the ack, and closes the socket if the proxy becomes
- * silent.
+ * The worker's side of one WebSocket: sends the hello, waits for the ack, and terminates the socket if the proxy
+ * becomes silent.
  */
 import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
@@ -21,19 +21,20 @@ import type { FrameJson } from '../protocol/worker/request-frames.ts'
 import type { FrameContent, ProxyCache } from './worker-cache.ts'
 
 interface DialOptions extends ClientOptions {
-  /** Returns the address of the URL's host; `ws` passes it to the socket. */
+  /** Resolves the URL's host; `ws` passes the function to the socket. */
   lookup?: LookupFunction
 }
 
 /** Opens a WebSocket of the package `ws`. */
 export type SocketDialer = (url: string, options: DialOptions) => WebSocket
 
+/** Opens a WebSocket over the network. */
 export const dialOut: SocketDialer = (url, options) => new WebSocket(url, options)
 
 export interface ProxyConnectionOptions {
-  /** URL of the proxy's `/ws/worker`. */
+  /** The URL of the proxy's `/ws/worker`. */
   url: string
-  /** The address of this proxy, if the URL's host has several; undefined: any. */
+  /** The address to dial, if the URL's host has several; undefined: any of them. */
   address: string | undefined
   apiKey: string | undefined
   /** Certificate authorities (PEM); undefined: those of Node.js. */
@@ -44,39 +45,44 @@ export interface ProxyConnectionOptions {
   logger: ContextLogger<{ worker_id: string; proxy: string; address: string | undefined }>
   /** Returns the hello for this connection, which lists the current requests. */
   createHello(): WorkerHelloV2
+  /** Called when the proxy has accepted the hello. */
   onGreeted(ack: WorkerHelloAckV2): void
-  /** Receives a frame after the ack. @param json parts of a request that are available as bytes */
+  /** Called for each frame after the ack. @param json parts of a request that are available as JSON bytes */
   onFrame(frame: Frame, json?: FrameJson): void
 }
 
+/** How a connection ended. */
 export interface ConnectionEnd {
-  /** Duration of the connection after the ack; 0: there was no ack. */
+  /** The duration of the connection from the ack on, in milliseconds; 0: there was no ack. */
   heldMs: number
   code: number
   reason: string
-  /** The proxy requires a key, or another one. */
+  /** Whether the proxy rejected the key, or the absence of one. */
   keyRejected: boolean
 }
 
+/** How long the worker waits for the proxy's side of the closing handshake. */
 const CLOSE_TIMEOUT_MS = 2_000
 
 /**
- * Returns a mask of zeros, which `ws` on both sides need not apply: this saves 0.5 ms for the prompt ids of a long
- * request. Masks prevent a page in a browser from poisoning the caches of old intermediaries; here, only the worker
- * writes.
+ * Generates a mask of zeros, which `ws` does not apply on either side: this saves 0.5 ms for the prompt ids of a long
+ * request. Masks protect the caches of old intermediaries against pages in browsers; here, only the worker sends
+ * frames.
  */
 function createNoMask(mask: Buffer): void {
   mask.fill(0)
 }
 
 /**
- * Returns a lookup that always finds this address. The host name stays in the URL, which certificates and routers need.
+ * Returns a lookup that resolves every host to this address. The URL keeps its host name, which certificates and
+ * reverse proxies require.
  */
-function always(address: string): LookupFunction {
+function createFixedLookup(address: string): LookupFunction {
   const family = isIPv4(address) ? 4 : 6
   return (_host, { all }, found) => (all ? found(null, [{ address, family }]) : found(null, address, family))
 }
 
+/** One connection to a proxy, from dialing to its end. */
 export class ProxyConnection {
   /** Resolves when the socket is closed, for whatever reason. */
   readonly ended: Promise<ConnectionEnd>
@@ -97,7 +103,7 @@ export class ProxyConnection {
       perMessageDeflate: false,
       generateMask: createNoMask,
       ...(options.ca && { ca: options.ca }),
-      ...(options.address !== undefined && { lookup: always(options.address) }),
+      ...(options.address !== undefined && { lookup: createFixedLookup(options.address) }),
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
     })
     this.#socket.on('open', () => this.#guard(() => this.#socket.send(JSON.stringify(options.createHello()))))
@@ -127,13 +133,13 @@ export class ProxyConnection {
     this.#socket.send(text)
   }
 
-  /** Disconnects. The proxy does not wait for this worker to return. */
+  /** Disconnects for good: the proxy does not wait for the worker to reconnect. */
   leave(): void {
     if (this.#greetedAtMs === undefined) this.#socket.terminate()
     else this.#close(CLOSE.done, 'the worker has finished')
   }
 
-  /** Runs a handler. A defect, such as a failed assertion, ends this connection, and not the process. */
+  /** Runs a handler. A defect in it, such as a failed assertion, ends this connection instead of the process. */
   #guard(handle: () => void): void {
     try {
       handle()
@@ -144,10 +150,10 @@ export class ProxyConnection {
     }
   }
 
-  /** Handles a response of the proxy, or of an intermediary, that opens no WebSocket. */
+  /** Handles an HTTP response, from the proxy or an intermediary, that does not open a WebSocket. */
   #onNoSocket(status = 0): void {
     this.#keyRejected = status === 401 || status === 403
-    this.#trouble = `HTTP ${status}${this.#keyRejected ? ': give a valid key with --worker-key' : ' and no WebSocket'}`
+    this.#trouble = `HTTP ${status}${this.#keyRejected ? ': pass a valid key with --worker-key' : ' and no WebSocket'}`
     this.#socket.terminate()
   }
 
@@ -157,7 +163,7 @@ export class ProxyConnection {
     else if (frame.type === 'ping') this.send('{"type":"pong"}')
     else if (this.#greetedAtMs !== undefined) this.#options.onFrame(frame, json)
     else if (helloAckV2.isValid(frame)) this.#greeted(frame)
-    else this.#reject(`the proxy does not speak this protocol: ${helloAckV2.explain(frame)}`)
+    else this.#reject(`the proxy does not support this protocol: ${helloAckV2.explain(frame)}`)
   }
 
   #greeted(ack: WorkerHelloAckV2): void {
@@ -172,7 +178,7 @@ export class ProxyConnection {
     this.#close(CLOSE.protocolError, reason.slice(0, 100))
   }
 
-  /** Closes the socket. If the proxy does not answer the close in time, terminates it. */
+  /** Closes the socket. If the proxy does not respond to the close frame in time, terminates the socket. */
   #close(code: number, reason: string): void {
     this.#socket.close(code, reason)
     this.#cancelWatch?.()
@@ -184,8 +190,8 @@ export class ProxyConnection {
   }
 
   /**
-   * Terminates the connection if the proxy is silent: it pings at each heartbeat, and a connection without pings is
-   * dead even if the socket is open.
+   * Terminates the connection if the proxy is silent. The proxy pings at each heartbeat, so a connection without pings
+   * is dead even if the socket is open.
    */
   #watchSilence(delayMs: number): void {
     this.#cancelWatch?.()

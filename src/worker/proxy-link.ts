@@ -1,4 +1,7 @@
-/** The link of a worker to one proxy: the connection, which is re-established, and the requests, which outlive it. */
+/**
+ * The link of a worker to one proxy: a connection that is re-established after each loss, and the requests, which
+ * survive its loss.
+ */
 import { ProxyError, toProxyError } from '../base/errors.ts'
 import { logEvent } from '../base/log-events.ts'
 import { assertTransition, type Transitions } from '../base/transitions.ts'
@@ -33,8 +36,8 @@ import { ProxyCache, type WorkerCache } from './worker-cache.ts'
 import { WorkerRequestState } from './worker-request-state.ts'
 
 /**
- * `connecting`: it dials, or waits before it dials again. `handshaking`: it has sent the hello. `draining`: it finishes
- * its requests and rejects new ones.
+ * `connecting`: the link dials, or waits before it dials again. `handshaking`: it has sent the hello. `draining`: it
+ * completes its requests and rejects new ones.
  */
 type ProxyLinkState = 'connecting' | 'handshaking' | 'serving' | 'draining' | 'closed'
 
@@ -48,15 +51,15 @@ export const PROXY_LINK_TRANSITIONS: Transitions<ProxyLinkState> = {
 
 interface ProxyLinkOptions
   extends Pick<ProxyConnectionOptions, 'url' | 'address' | 'ca' | 'clock' | 'dial' | 'logger'> {
-  /** The proxy accepts one of these, if it requires a key. */
+  /** The worker keys, of which the proxy accepts one if it requires a key. */
   apiKeys: readonly string[]
   workerId: string
   epoch: number
   maxConcurrency: number
   backend: Backend
-  /** Slots that all links of the worker share. */
+  /** The dispatcher that limits concurrent requests; all links of the worker share it. */
   slots: Dispatcher
-  /** Cache that all links of the worker share. */
+  /** The cache that all links of the worker share. */
   memory: WorkerCache
   random(): number
   getStatus(): WorkerStatus
@@ -64,23 +67,24 @@ interface ProxyLinkOptions
   onDisconnected(end: ConnectionEnd): void
 }
 
+/** A link to one proxy, until it is stopped. */
 export class ProxyLink {
   readonly #options: ProxyLinkOptions
   readonly #stopping = new AbortController()
   readonly #requests = new Map<string, WorkerRequestState>()
   readonly #memory: ProxyCache
-  /** Distinguishes proxies that use the same ids. */
+  /** Identifies the proxy in keys, because two proxies may use the same request and session ids. */
   readonly #proxy: string
   #state: ProxyLinkState = 'connecting'
   #connection: ProxyConnection | undefined
-  /** Number of rejected keys. */
+  /** The number of times that the proxy has rejected a key; it determines the next one. */
   #rejectionCount = 0
   #ack: WorkerHelloAckV2 | undefined
-  /** Resolves when the state of the engines has been refreshed after the ack. */
+  /** Resolves when the engines' state has been refreshed after the latest ack. */
   #engineCheck: Promise<void> = Promise.resolve()
   #cancelGrace: (() => void) | undefined
   #cancelAlive: (() => void) | undefined
-  /** Resolves the promise of {@link drain}; undefined: it was not called, or was reverted. */
+  /** The result of {@link drain}; undefined: it was not called, or was reverted. */
   #drained: PromiseWithResolvers<boolean> | undefined
 
   constructor(options: ProxyLinkOptions) {
@@ -93,15 +97,15 @@ export class ProxyLink {
     return this.#state === 'serving' || this.#state === 'draining'
   }
 
-  /** Maintains the connection until `stop`. */
+  /** Maintains the connection until {@link stop}. */
   run(): Promise<void> {
     const { clock, random } = this.#options
     return keepConnected({ connect: () => this.#connect(), clock, random, signal: this.#stopping.signal })
   }
 
   /**
-   * Rejects new requests. Resolves when no request is left, with whether each was delivered or cancelled by its proxy.
-   * Never resolves after {@link resumeServing}.
+   * Rejects new requests. Resolves when no request is left. Never resolves after {@link resumeServing}.
+   * @returns whether each response was delivered or cancelled by the proxy
    */
   drain(): Promise<boolean> {
     if (this.#drained) return this.#drained.promise
@@ -129,7 +133,7 @@ export class ProxyLink {
     this.#connection?.leave()
   }
 
-  /** Sends the status. @param answeredSequence the sequence number of the request that the status answers */
+  /** Sends the status. @param answeredSequence the sequence number of the status request to which it responds */
   sendStatus(answeredSequence?: number): void {
     const status = {
       ...this.#options.getStatus(),
@@ -150,7 +154,7 @@ export class ProxyLink {
         return this.#hello()
       },
       onGreeted: (ack) => {
-        // The ack may have arrived when the link was stopped.
+        // The link may have been stopped before the ack arrived.
         if (this.#state === 'closed') return
         this.#resume(ack)
         connected()
@@ -195,20 +199,20 @@ export class ProxyLink {
   }
 
   /**
-   * Resumes after the ack. Requests that the proxy still knows continue after the last frame that it received. Others
-   * are cancelled, all of them if the proxy was restarted, so that engines do not sample needlessly.
+   * Resumes after the ack. Requests that the proxy has continue after the last frame that it received. The others are
+   * cancelled, all of them after a restart of the proxy, so that engines do not sample needlessly.
    */
   #resume(ack: WorkerHelloAckV2): void {
     this.#cancelGrace?.()
     this.#transition(this.#drained ? 'draining' : 'serving')
     this.#ack = ack
-    // While the worker was disconnected, the weights may have changed: earlier reports are out of date.
+    // The weights may have changed while the worker was disconnected.
     this.#engineCheck = this.#options.backend.refresh().then(() => this.sendStatus())
     const received = new Map(ack.requests.map((state) => [state.request_id, state.received]))
     for (const state of [...this.#requests.values()]) {
       const last = received.get(state.requestId)
       if (last === undefined) {
-        this.#abandon(state, 'the proxy does not know this request any more')
+        this.#abandon(state, 'the proxy no longer has this request')
         continue
       }
       for (const text of state.listAfter(last)) this.#connection?.send(text)
@@ -219,8 +223,8 @@ export class ProxyLink {
   }
 
   /**
-   * Reports running requests periodically. A response that is not streamed may send nothing for minutes, which the
-   * proxy cannot distinguish from a lost request.
+   * Sends keepalives for running requests periodically. A response that is not streamed may send nothing for minutes,
+   * which the proxy could not distinguish from a lost request.
    */
   #reportAlive(everyMs: number): void {
     this.#cancelAlive?.()
@@ -233,8 +237,8 @@ export class ProxyLink {
   }
 
   /**
-   * Handles a disconnection. After the grace period the proxy has failed the requests, so they are cancelled here too.
-   * A proxy that announces its shutdown has failed them already.
+   * Handles a disconnection. After the grace period the proxy has failed the requests, so they are cancelled here too;
+   * a proxy that announces its shutdown has failed them immediately.
    */
   #awaitReturn({ code, reason }: ConnectionEnd): void {
     this.#cancelAlive?.()
@@ -259,10 +263,13 @@ export class ProxyLink {
     else if (frames.cancel.isValid(frame)) this.#cancel(frame.request_id)
     else if (frames.sessionEnd.isValid(frame)) this.#endSession(frame.session_id)
     else if (frames.workerStatusRequest.isValid(frame)) void this.#reportStatus(frame.seq)
-    else if (frame.type !== 'pong') this.#reportUnreadable(frame)
+    else if (frame.type !== 'pong') this.#rejectInvalid(frame)
   }
 
-  /** Starts a request. A request that is already known was sent again after a reconnect and is being served. */
+  /**
+   * Starts a request. A frame for a known request is ignored: the proxy resent it after a reconnect, and it is being
+   * served.
+   */
   #begin(frame: CompletionRequestV2, json?: FrameJson): void {
     if (this.#requests.has(frame.request_id) || !this.#ack) return
     const state = new WorkerRequestState(frame.request_id, this.#ack.window_bytes)
@@ -272,7 +279,7 @@ export class ProxyLink {
     else void this.#serve(state, frame, json)
   }
 
-  /** Serves a request. Never rejects: an error becomes the last frame. */
+  /** Serves a request. Never rejects: an error is sent as the last frame. */
   async #serve(state: WorkerRequestState, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
     let lease: Lease | undefined
     try {
@@ -294,12 +301,12 @@ export class ProxyLink {
       this.#fail(state, error)
     } finally {
       lease?.release()
-      // The dispatcher of slots has one member, so session affinity is not needed.
+      // Session affinity is not needed, because the dispatcher of slots has one member.
       this.#options.slots.releaseSession(frame.session_id)
     }
   }
 
-  /** Forwards the engine's events as frames, at the rate at which the proxy accepts them. */
+  /** Sends the engine's events as frames, as fast as the proxy's window permits. */
   async #relay(
     state: WorkerRequestState,
     request: GenerationRequest,
@@ -324,7 +331,7 @@ export class ProxyLink {
       throw new ProxyError('engine_lost', 'the engine ended its response without a finish reason')
   }
 
-  /** Returns the prompt ids that the proxy has too. */
+  /** Returns the prompt relative to which the response reports its prompt; undefined: the proxy has none. */
   #findPromptBase(frame: CompletionRequestV2, request: GenerationRequest): PromptIds | undefined {
     if (frame.prompt_base === undefined) return undefined
     if (frame.prompt_base === frame.request_id || frame.prompt_shared !== undefined)
@@ -376,8 +383,8 @@ export class ProxyLink {
   }
 
   /**
-   * Sends a frame. Without a connection, or before its ack, does nothing: frames that the proxy lacks are sent after
-   * the ack.
+   * Sends a frame. Does nothing without a connection or before its ack, because frames that the proxy lacks are sent
+   * after the ack.
    */
   #send(text: string): void {
     if (this.isConnected) this.#connection?.send(text)
@@ -390,7 +397,8 @@ export class ProxyLink {
     logEvent(this.#options.logger, 'proxy_link_state', { previous_state: from, state: to })
   }
 
-  #reportUnreadable(frame: Frame): void {
+  /** Handles an invalid or unknown frame: fails the request if it is one, and logs it otherwise. */
+  #rejectInvalid(frame: Frame): void {
     const { type, request_id: requestId } = frame
     const isRequest = type === 'completion_request' && typeof requestId === 'string'
     if (!isRequest || this.#requests.has(requestId) || !this.#ack) {
@@ -404,7 +412,7 @@ export class ProxyLink {
   }
 }
 
-/** Parses a request. @throws ProxyError `invalid_request` for invalid token ids */
+/** Parses a request frame. @throws ProxyError `invalid_request` for invalid token ids */
 function readRequest(frame: CompletionRequestV2, json?: FrameJson, base?: PromptIds): GenerationRequest {
   try {
     return requestFromV2(frame, json, base)

@@ -1,6 +1,4 @@
-/**
- * The links of a worker: one to each configured proxy, and one to each address that a DNS name currently resolves to.
- */
+/** The links of a worker: one to each configured proxy, and one to each address to which a `dns+` URL resolves. */
 import type { Clock } from '../base/clock.ts'
 import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
@@ -8,17 +6,17 @@ import { type HostResolver, ProxyAddresses } from './proxy-addresses.ts'
 import type { ProxyLink } from './proxy-link.ts'
 import { standsForSeveral, toAddressUrl } from './proxy-url.ts'
 
-/** The proxy that a link connects to. */
+/** The proxy to which a link connects. */
 export interface ProxyTarget {
   url: string
-  /** Address of this proxy, if the URL's host has several. */
+  /** The address to dial, if the URL's host has several. */
   address?: string
 }
 
 interface ProxyLinksOptions {
-  /** URLs as configured. */
+  /** The URLs as configured, with or without the prefix `dns+`. */
   proxyUrls: readonly string[]
-  /** Creates a link. The link calls `lost` when its connection has ended. */
+  /** Creates a link, which calls `lost` after each loss of its connection. */
   createLink(proxy: ProxyTarget, lost: () => void): ProxyLink
   resolve: HostResolver
   lookupIntervalMs: number
@@ -26,11 +24,12 @@ interface ProxyLinksOptions {
   logger: Logger
 }
 
+/** All links of a worker. */
 export class ProxyLinks {
   readonly #options: ProxyLinksOptions
   readonly #links = new Set<ProxyLink>()
-  readonly #lives = new Set<Promise<void>>()
-  readonly #names: ProxyAddresses[] = []
+  readonly #running = new Set<Promise<void>>()
+  readonly #watched: ProxyAddresses[] = []
   #isLeaving = false
 
   constructor(options: ProxyLinksOptions) {
@@ -41,7 +40,7 @@ export class ProxyLinks {
     return this.#links.values()
   }
 
-  /** Dials the configured proxies and those that DNS finds. Must be called once. */
+  /** Dials the configured proxies and resolves `dns+` URLs. Must be called once. */
   start(): void {
     if (this.#isLeaving) return
     for (const url of this.#options.proxyUrls) {
@@ -50,23 +49,23 @@ export class ProxyLinks {
     }
   }
 
-  /** Stops DNS lookups and accepts no new requests. @returns whether each response was delivered */
+  /** Stops DNS lookups and drains all links. @returns whether each response was delivered or cancelled by its proxy */
   async drain(): Promise<boolean> {
     this.#leave()
     const links = await Promise.all([...this.#links].map((link) => link.drain()))
     return links.every((delivered) => delivered)
   }
 
-  /** Cancels running requests. Resolves when every connection is closed. */
+  /** Stops all links, which cancels their running requests. Resolves when every connection is closed. */
   async stop(): Promise<void> {
     this.#leave()
     for (const link of this.#links) link.stop()
-    await Promise.all(this.#lives)
+    await Promise.all(this.#running)
   }
 
   #leave(): void {
     this.#isLeaving = true
-    for (const each of this.#names) each.stop()
+    for (const each of this.#watched) each.stop()
   }
 
   #watch(url: string): void {
@@ -78,8 +77,8 @@ export class ProxyLinks {
       ...{ host, resolve, intervalMs, clock },
       onFound: (address) => {
         logEvent(logger, 'proxy_resolved', { host, address })
-        // A proxy treats a second link of the same worker as a restart that lost its requests, so there is never more
-        // than one.
+        // At most one link per address: a second one would count as a restart of the worker, and the proxy would fail
+        // the requests of the first.
         const left = leaving.get(address)
         leaving.delete(address)
         left?.resumeServing()
@@ -99,18 +98,18 @@ export class ProxyLinks {
       },
       onFailed: (error) => logEvent(logger, 'proxy_lookup_failed', { host, err: error }),
     })
-    this.#names.push(addresses)
+    this.#watched.push(addresses)
     addresses.start()
   }
 
   #begin(proxy: ProxyTarget, lost: () => void = () => {}): ProxyLink {
     const link = this.#options.createLink(proxy, lost)
     this.#links.add(link)
-    const life = link.run().finally(() => {
+    const run = link.run().finally(() => {
       this.#links.delete(link)
-      this.#lives.delete(life)
+      this.#running.delete(run)
     })
-    this.#lives.add(life)
+    this.#running.add(run)
     return link
   }
 }

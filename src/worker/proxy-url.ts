@@ -13,17 +13,17 @@ export function getWorkerSocketUrl(proxyUrl: string): string {
 /** The prefix of a URL whose host resolves to several proxies: `dns+ws://llm-proxy-nodes:8080`. */
 const SEVERAL = /^dns\+/i
 
-/** Returns whether each address of the URL's host is a separate proxy. */
+/** Returns whether each address of the URL's host is a separate proxy, according to the prefix `dns+`. */
 export function standsForSeveral(proxyUrl: string): boolean {
   return SEVERAL.test(proxyUrl)
 }
 
-/** Returns the URL for dialing each of them. */
+/** Returns the URL without the prefix `dns+`, which is dialed at each address. */
 export function toAddressUrl(proxyUrl: string): string {
   return proxyUrl.replace(SEVERAL, '')
 }
 
-/** Returns the URL without the key that may precede its `@`, for display. */
+/** Returns the URL for display, without credentials before the `@`. */
 export function toShownUrl(proxyUrl: string): string {
   return proxyUrl.replace(/\/\/[^/@]*@/, '//')
 }

@@ -1,6 +1,9 @@
 import { FrameSender } from './frame-sender.ts'
 
-/** A request at the worker: the unacknowledged frames of its response, the wait for window space, and cancellation. */
+/**
+ * A request that the worker serves: the unacknowledged frames of its response, the wait for window space, and its
+ * cancellation.
+ */
 export class WorkerRequestState extends FrameSender {
   readonly requestId: string
   readonly #controller = new AbortController()
@@ -23,21 +26,21 @@ export class WorkerRequestState extends FrameSender {
     this.#wake?.()
   }
 
-  /** Sets the window, which may differ after a restart of the proxy. */
+  /** Sets the window, which may have another size after a restart of the proxy. */
   setWindow(windowBytes: number): void {
     this.#windowBytes = windowBytes
     this.#wake?.()
   }
 
   /**
-   * Returns when another frame may be sent; undefined: now. The engine's stream is not read in the meantime, so that the
-   * engine's back-pressure applies.
+   * Waits until another frame may be sent. Returns undefined if it may be sent now. The caller does not read the
+   * engine's stream in the meantime, so that back-pressure reaches the engine.
    */
   waitForSpace(): Promise<void> | undefined {
-    return this.hasRoom(this.#windowBytes) ? undefined : this.#waitForRoom()
+    return this.hasRoom(this.#windowBytes) ? undefined : this.#waitUntilAcknowledged()
   }
 
-  async #waitForRoom(): Promise<void> {
+  async #waitUntilAcknowledged(): Promise<void> {
     while (!this.hasRoom(this.#windowBytes)) {
       this.signal.throwIfAborted()
       await new Promise<void>((resolve) => {

@@ -236,7 +236,7 @@ t.test('a worker leaves a proxy that does not support its version, and reports t
   const { port } = server.address() as AddressInfo
   const worker = workerFor(t, `http://127.0.0.1:${port}`, 'w', undefined, () => 1)
   const [end] = await once(worker, 'disconnected')
-  t.match(end, { code: 4003, reason: /does not speak this protocol/ })
+  t.match(end, { code: 4003, reason: /does not support this protocol/ })
   t.notOk(worker.isConnected)
 })
 

@@ -267,7 +267,7 @@ t.test('a worker connects with a worker key, and with the next one when the firs
   t.equal(logged.length, 1)
   t.match(
     logged[0],
-    /proxy_rejected_worker.*the proxy rejects the worker key: HTTP 401: give a valid key with --worker-key/,
+    /proxy_rejected_worker.*the proxy rejects the worker key: HTTP 401: pass a valid key with --worker-key/,
   )
   t.notMatch(logged[0], 'a-key-of-the-future')
 })
