@@ -52,7 +52,7 @@ t.test(`invalid numbers and unknown turns are rejected, and nothing is recorded`
     [{ turns: { '': good } }, 404, /no turn ''/],
     [{ turns: { 1: good, 's-1': good } }, 400, /turn 1 twice/],
     [{ turns: { 1: good, 0: { ratios: [1, 2, 3] } } }, 400, /'ratios' of turn 0 has 3 numbers for 2 tokens/],
-    [{ turns: { 1: good, 0: { teacher_logprobs: [-1] } } }, 400, /need a 'teacher'/],
+    [{ turns: { 1: good, 0: { teacher_logprobs: [-1] } } }, 400, /requires 'teacher'/],
     [{ turns: { 1: { advantages: ['1'] } } }, 400, /advantages/],
     [{ turns: { 1: { prompt_logprobs: [1] } } }, 400, /prompt_logprobs/],
     [{}, 400, /turns/],

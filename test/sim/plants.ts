@@ -249,8 +249,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/matching/message-tree.ts',
-        find: 'const MAX_TIDIED_AWAY = 1_000\n',
-        put: 'const MAX_TIDIED_AWAY = 1_000_000\n',
+        find: 'const MAX_MISSING_LETTERS = 1_000\n',
+        put: 'const MAX_MISSING_LETTERS = 1_000_000\n',
       },
     ],
   },
@@ -260,8 +260,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/matching/message-tree.ts',
-        find: 'const MAX_TIDIED_AWAY = 1_000\n',
-        put: 'const MAX_TIDIED_AWAY = -1_000_000\n',
+        find: 'const MAX_MISSING_LETTERS = 1_000\n',
+        put: 'const MAX_MISSING_LETTERS = -1_000_000\n',
       },
     ],
   },

@@ -1,6 +1,7 @@
 /**
- * Consumers let the processes of a trainer share completed sessions. A process leases sessions, trains on them and
- * acknowledges them. Unacknowledged sessions are leased again after their lease expires; acknowledged ones never are.
+ * Consumers, through which the processes of a trainer share completed sessions. A process leases sessions, trains on
+ * them and acknowledges them. Unacknowledged sessions are leased again after their lease expires; acknowledged ones are
+ * not.
  */
 import { hash } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
@@ -20,7 +21,7 @@ import { getGroupValue } from '../../store/port/session-summary.ts'
 import type { SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import type { Activity } from '../state/activity.ts'
 
-/** Number of items examined together. */
+/** The number of sessions, or of groups' members, that are read at a time. */
 const PAGE = 200
 
 /** The parameters of a lease. */
@@ -30,15 +31,15 @@ export interface LeaseRequest {
   readonly leaseMs: number
 }
 
-/** The progress of one fetch. */
+/** The progress of one fetch, which may call {@link Consumers.take} several times. */
 export interface FetchProgress {
-  /** Trees that the fetch has leased and does not examine again. */
+  /** The trees (as in {@link AvailableSession}) of sessions that the fetch has leased, which are not read again. */
   readonly leasedTrees: Set<number>
-  /** Sessions of incomplete groups that the fetch discarded. */
+  /** The number of sessions of incomplete groups that the fetch has discarded. */
   incomplete: number
 }
 
-/** Sessions that are leased together: one session, or all of a group. */
+/** Sessions that are leased together: a single session, or all of a group. */
 export type LeaseUnit = readonly AvailableSession[]
 
 type ConsumersStore = Pick<
@@ -67,7 +68,10 @@ export class Consumers {
     this.lateRewards = new LateRewards(activity)
   }
 
-  /** @throws ProxyError `consumer_exists` if a consumer of this name has another selection */
+  /**
+   * Creates a consumer, or finds the existing one with the same settings.
+   * @throws ProxyError `consumer_exists` if a consumer with this name has other settings
+   */
   async create(settings: Omit<Consumer, 'createdAtMs'>): Promise<{ created: boolean; consumer: Consumer }> {
     const { created, consumer } = await this.#store.createConsumer({ ...settings, createdAtMs: Date.now() })
     const hasSameSettings =
@@ -101,13 +105,18 @@ export class Consumers {
     return this.#store.deleteConsumer(name)
   }
 
-  /** @returns see {@link LeaseChange}. @throws ProxyError `consumer_not_found` */
+  /**
+   * Extends, acknowledges or releases leases. @returns the ids of the sessions that now have the requested state
+   * @throws ProxyError `consumer_not_found`
+   */
   change(change: Omit<LeaseChange, 'nowMs'>): Promise<string[]> {
     return this.#store.changeLease({ ...change, nowMs: Date.now() })
   }
 
   /**
-   * Leases the next units in the order in which sessions ended, after those that the lease already includes.
+   * Leases the next units: sessions in the order in which they ended, or groups in the order in which they became
+   * complete. Sessions of the lease itself count as available, so that a repeated fetch returns them again.
+   * @param limit the maximum number of units
    * @throws ProxyError `consumer_not_found`
    */
   async take(lease: LeaseRequest, limit: number, progress: FetchProgress): Promise<LeaseUnit[]> {
@@ -122,7 +131,7 @@ export class Consumers {
       if (units.length === 0) return taken
       const trees = new Set(await this.#lease(lease, units))
       for (const unit of units) {
-        // Another process leased the unit first.
+        // Otherwise another process leased the unit first.
         if (!unit.every(({ key }) => trees.has(key.tree))) continue
         taken.push(unit)
         for (const { key } of unit) progress.leasedTrees.add(key.tree)
@@ -132,18 +141,20 @@ export class Consumers {
   }
 
   /**
-   * Leases as {@link take} does, but waits for sessions. Returns at the deadline, possibly with nothing.
-   * @throws `signal.reason`
+   * Leases as {@link take} does, but waits until there are sessions or the deadline has passed.
+   * @param options `untilMs`: the deadline on the process's monotonic clock, at which the result may be empty
+   * @throws `signal.reason` after an abort
    */
   async waitAndTake(
     lease: LeaseRequest,
     limit: number,
     progress: FetchProgress,
-    { untilMs, signal }: { untilMs: number; signal: AbortSignal },
+    options: { untilMs: number; signal: AbortSignal },
   ): Promise<LeaseUnit[]> {
+    const { untilMs, signal } = options
     while (true) {
       signal.throwIfAborted()
-      // Subscribe before reading, so that no end is missed between the two.
+      // Subscribe before reading, so that an end between the two is not missed.
       using next = waitForNextEnd(this.#activity, untilMs, signal)
       const taken = await this.take(lease, limit, progress)
       if (taken.length > 0 || performance.now() >= untilMs) return taken
@@ -165,8 +176,8 @@ export class Consumers {
   }
 
   /**
-   * Assigns each session to its group when it is first seen. The store counts the members of groups, so that a fetch
-   * reads no sessions of incomplete groups.
+   * Assigns each available session to its group once. The store counts the members of groups, so that a fetch reads no
+   * sessions of incomplete groups.
    */
   async #sortIntoGroups(lease: LeaseRequest): Promise<void> {
     const { name, selection } = lease.consumer
@@ -181,7 +192,7 @@ export class Consumers {
     const { groupSize: size, groupTimeoutMs: timeoutMs } = consumer.selection
     const { units, stale } = await this.#store.findGroups({
       ...{ consumer: consumer.name, leaseId, size, timeoutMs, nowMs: Date.now() },
-      // Read in batches to limit memory use.
+      // A batch has at most PAGE sessions, which limits memory use.
       limit: Math.min(limit, Math.ceil(PAGE / size)),
       except: [...progress.leasedTrees],
     })
@@ -190,7 +201,7 @@ export class Consumers {
     return units
   }
 
-  /** Reads the available sessions page by page and acknowledges those that the selection excludes. */
+  /** Yields the available sessions of the selection page by page, and acknowledges the other sessions of each page. */
   async *#ownPages(lease: LeaseRequest): AsyncGenerator<AvailableSession[]> {
     const { consumer, leaseId } = lease
     const { rewarded, groupBy } = consumer.selection
@@ -215,8 +226,8 @@ export class Consumers {
   }
 
   /**
-   * Acknowledges sessions outside the selection, so that each is examined once: the selection reads only properties
-   * that never change.
+   * Acknowledges sessions outside the selection, so that they are not read again: the properties that select a session
+   * never change.
    */
   async #acknowledgeForeign(lease: LeaseRequest, foreign: LeaseUnit): Promise<void> {
     const own = { ...lease, leaseId: `passed over by ${lease.leaseId}` }
@@ -230,6 +241,7 @@ export class Consumers {
   }
 }
 
+/** Returns whether a consumer's selection includes the session. */
 function belongs(session: SessionRecord, { metadata, groupBy }: ConsumerSelection): boolean {
   return (
     matchesFilter(session, { metadata }) &&
@@ -237,21 +249,27 @@ function belongs(session: SessionRecord, { metadata, groupBy }: ConsumerSelectio
   )
 }
 
-/** Returns a hash of the value that the sessions of a group share: values may exceed the size of an index entry. */
+/**
+ * Returns a hash of the value that the sessions of a group share. The value itself may exceed the maximum size of an
+ * index entry.
+ */
 function hashGroup(session: SessionRecord, groupBy: string): string {
   return hash('sha256', JSON.stringify(getGroupValue(session, groupBy)), 'base64url')
 }
 
-/** Polling interval: no event reports that a lease expired or that a session of another node ended. */
+/**
+ * The polling interval. Polling is necessary because no event reports an expired lease, or the end of a session at
+ * another node.
+ */
 const POLL_INTERVAL_MS = 1_000
 
-/** Delay that combines ends in quick succession into one read. */
+/** The delay of a read after an event, so that several ends in quick succession cause one read. */
 const DEBOUNCE_MS = 50
 
 /**
- * Waits for the next time to read ended sessions.
- * @param untilMs deadline on the process's monotonic clock, at which sessions are read once more
- * @returns `ready` resolves when sessions should be read again or the signal is aborted
+ * Waits until ended sessions should be read again.
+ * @param untilMs the deadline on the process's monotonic clock, at which sessions are read once more
+ * @returns `ready` resolves after an event, at the next poll, or when the signal is aborted
  */
 function waitForNextEnd(
   activity: Activity,
@@ -278,10 +296,13 @@ function waitForNextEnd(
   }
 }
 
-/** Number of sessions tracked. The reward of a session that others have displaced is not counted. */
+/** The maximum number of tracked sessions. A late reward of a session that was evicted is not counted. */
 const MAX_SESSIONS = 100_000
 
-/** Counts rewards set after a consumer fetched the session without one. The session is not delivered again. */
+/**
+ * Counts late rewards: those set after a consumer has fetched the session without one. The session is not delivered
+ * again.
+ */
 class LateRewards {
   readonly #unrewarded = new LruCache<string, true>(MAX_SESSIONS, () => 1)
   #count = 0
@@ -294,12 +315,14 @@ class LateRewards {
     })
   }
 
-  /** Number of late rewards since the process started. */
+  /** The number of late rewards since the process started. */
   get count(): number {
     return this.#count
   }
 
-  /** Records that a consumer has fetched the session with this reward. */
+  /**
+   * Records that a consumer has fetched the session. @param reward the reward that was delivered; null: none was set
+   */
   recordDelivery(sessionId: string, reward: object | null): void {
     if (reward === null) this.#unrewarded.set(sessionId, true)
     else this.#unrewarded.delete(sessionId)

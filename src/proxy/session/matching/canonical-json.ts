@@ -1,8 +1,8 @@
 import { getRawNumber } from '../../../protocol/canonical/number-texts.ts'
 
 /**
- * Serializes a JSON value to text that is identical for equal values: no spaces, sorted keys, raw numbers as written.
- * Values that JSON cannot represent are omitted, as JSON.stringify does.
+ * Serializes a JSON value to text that is identical for equal values: without spaces, with sorted keys, and with raw
+ * numbers as they were written. Members that JSON cannot represent are omitted, as JSON.stringify does.
  * @throws RangeError when the value is nested too deeply
  */
 export function toCanonicalJson(value: unknown): string {

@@ -1,4 +1,4 @@
-/** The keys that matching reads of a request: one for each message and one for the tools. */
+/** The keys by which matching compares requests: one for each message and one for the tools. */
 
 import { ProxyError } from '../../../base/errors.ts'
 import { SideTable } from '../../../base/side-table.ts'
@@ -10,24 +10,26 @@ import { toCanonicalJson } from './canonical-json.ts'
 import { computeDigest, computeMessageKey, type MessageKey } from './message-key.ts'
 import { isProxyToolCallId, restoreId } from './tool-call-ids.ts'
 
+/** The keys of one request. */
 export interface ConversationKeys {
   readonly toolsKey: string
-  /** The last message of the request. {@link getMessageKey} returns the key of it and of each message before it. */
+  /** The last message of the request. {@link getMessageKey} returns its key and those of the messages before it. */
   readonly last: Message | undefined
 }
 
-/** The data that matching attaches to a message. */
+/** The data that matching attaches to a message that it has read. */
 interface MessageInfo {
   readonly key: MessageKey
-  /** Number of tool calls up to and including this message. */
+  /** The number of tool calls in the conversation up to and including this message. */
   readonly callCount: number
 }
 
 const keyed = new SideTable<Message, MessageInfo>()
 
 /**
- * Computes the keys of a conversation. Each message is read once, however many requests repeat it.
- * @param memo memo of the tools of earlier requests
+ * Computes the keys of a conversation. Each message is read once, even if many requests repeat it.
+ * @param last the last message of the conversation
+ * @param memo a cache of the tools' key, shared with earlier requests
  * @throws ProxyError `invalid_request` for fields that are nested too deeply to be compared
  */
 export function readConversation(
@@ -44,7 +46,7 @@ export function readConversation(
 }
 
 /**
- * Does the same as {@link readConversation} for long conversations: yields to the event loop after each batch.
+ * Computes the keys as {@link readConversation} does, but yields to the event loop after each batch of messages.
  * @returns a promise only if there is more than one batch
  */
 export function readConversationInSlices(
@@ -66,10 +68,13 @@ export function readConversationInSlices(
   return readBatch() ? readConversation(last, tools, memo) : readRest()
 }
 
-/** Number of new messages read per time slice: a few milliseconds of work. */
+/** The number of new messages per batch: a few milliseconds of work. */
 const BATCH_MESSAGES = 1_000
 
-/** Yields after each batch. A concurrent request with the same messages may read them meanwhile, with equal results. */
+/**
+ * Attaches the keys of new messages, and yields after each batch. A concurrent request may read the same messages
+ * meanwhile, with equal results.
+ */
 function* readMessages(last: Message | undefined): Generator<void> {
   const added = getMessagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
   const calls = new ToolCallPositions(added[0]?.parent)
@@ -80,20 +85,18 @@ function* readMessages(last: Message | undefined): Generator<void> {
   }
 }
 
+/** Converts the RangeError of a stack overflow to a ProxyError. Returns other errors unchanged. */
 function explain(cause: unknown): unknown {
   if (!(cause instanceof RangeError)) return cause
   return new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
 }
 
-/** Returns the key of a message. Its conversation must have been read. */
+/** Returns the key of a message, whose conversation must have been read. */
 export function getMessageKey(message: Message): MessageKey {
   return keyed.of(message)!.key
 }
 
-/**
- * Returns a key that is equal for equal tools in the same order, since a template renders the order. Null, absent and
- * empty tools share the empty key.
- */
+/** Returns a digest that is equal for equal tools in the same order, since templates render their order. */
 function computeToolsKey(tools: readonly Tool[]): string {
   return computeDigest(toCanonicalJson(tools))
 }
@@ -104,22 +107,25 @@ function readMessage({ parent, value }: Message, calls: ToolCallPositions): Mess
   return { key, callCount: countToolCallsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
 }
 
-/** Returns the id if a proxy generated it, since that identifies the tool call; otherwise the tool call's index. */
+/**
+ * Returns what identifies the tool call of a tool result: the id if a proxy generated it, otherwise the tool call's
+ * index; undefined if the conversation has no such tool call.
+ */
 function findToolCallKey(id: string, calls: ToolCallPositions): number | string | undefined {
   const index = calls.getIndex(id)
   return index !== undefined && isProxyToolCallId(id) ? id : index
 }
 
 /**
- * The indices of a conversation's tool calls by id. Some models reuse an id: the latest tool call wins.
- * Each message is visited at most once, and older messages only for an id that newer ones do not contain.
+ * The indices of a conversation's tool calls, by id. If a model reuses an id, the latest tool call counts. Messages are
+ * visited from the newest to the oldest, each at most once, and only until the id is found.
  */
 class ToolCallPositions {
   readonly #indices = new Map<string | undefined, number>()
-  /** The newest message that has not been visited. */
+  /** The newest message that was not visited yet. */
   #older: Message | undefined
 
-  /** @param last the last message that was read before */
+  /** @param last the last message before those that are passed to {@link add} */
   constructor(last: Message | undefined) {
     this.#older = last
   }
@@ -132,7 +138,7 @@ class ToolCallPositions {
     return this.#indices.get(id)
   }
 
-  /** Adds the tool calls of the next message. */
+  /** Adds the tool calls of the message that follows the last one. */
   add(message: Message): void {
     for (const [id, index] of listToolCallPositions(message)) this.#indices.set(id, index)
   }

@@ -1,16 +1,16 @@
 /**
  * Message equality. The rule depends on the role.
  *
- * An assistant message is an echo of a completion, and clients normalize echoes: they trim the text, split it into
- * parts, change tool-call ids, reformat arguments, omit reasoning in whole or in part and attach metadata. Only role,
- * name, text, tool calls and reasoning are compared: the prompt contains the sampled tokens, so a template never
- * renders the other fields.
+ * An assistant message is the echo of a completion, and clients normalize echoes: they trim the text, split it into
+ * parts, change tool-call ids, reformat arguments, omit all or some of the reasoning and add metadata. Only role, name,
+ * text, tool calls and reasoning are compared. Other fields do not matter, because the prompt contains the sampled
+ * tokens instead of a rendered echo.
  *
  * Any other message originates from the agent and is compared as a template would render it, including white space.
- * Only insignificant differences are ignored: null, absent and empty fields, one text part in place of a string,
- * `cache_control`, which agents move to the newest messages on every request, and members whose name begins with an
- * underscore: clients store their own data there (Copilot CLI: `__copilotMessageSource` after a resume), and no
- * template or engine reads them. Text in several parts differs from one string, since templates choose the separator.
+ * These differences are ignored: null, absent and empty fields; one text part in place of a string; `cache_control`,
+ * which agents move to the newest messages on every request; and members whose name begins with an underscore, in which
+ * clients store their own data (Copilot CLI: `__copilotMessageSource` after a resume) and which no template or engine
+ * reads. Text in several parts differs from one string, since templates choose the separator.
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -18,6 +18,7 @@ import { toCanonicalJson } from './canonical-json.ts'
 import { readArguments, type ToolArguments } from './tool-arguments.ts'
 import { isProxyToolCallId, restoreId } from './tool-call-ids.ts'
 
+/** The key of a message, by which it is compared. */
 export interface MessageKey {
   /** A digest that is equal for equal messages. It excludes the reasoning of an assistant message. */
   readonly digest: string
@@ -25,26 +26,28 @@ export interface MessageKey {
   readonly assistant?: AssistantKey
 }
 
-/** The parts of an assistant message that an echo may omit or reformat. */
+/** The parts of an assistant message that are compared less strictly, because an echo may omit or reformat them. */
 export interface AssistantKey {
   /** The trimmed reasoning; undefined if there is none. */
   readonly reasoning: string | undefined
   readonly arguments: readonly ToolArguments[]
   readonly toolCallIds: readonly (string | undefined)[]
-  /** Order-independent key of the set of tool calls; undefined unless a proxy generated all their ids. */
+  /** A key of the set of tool-call ids, in any order; undefined unless a proxy generated all of them. */
   readonly drawnCalls: string | undefined
   readonly message: LooseMessage
 }
 
-/** The client-changeable form of an assistant message. It distinguishes completions that are otherwise equal. */
+/**
+ * The details of an assistant message that clients normalize. They distinguish completions that are otherwise equal.
+ */
 export interface Wording {
   readonly toolCallIds: string
   readonly arguments: string
-  /** Amount of white space at both ends of the text. */
+  /** The numbers of white-space characters before and after the text. */
   readonly margins: string
 }
 
-/** A message as received, unvalidated: the types of OpenAI's package describe valid messages only. */
+/** A message as received, before validation. The types of OpenAI's package describe only valid messages. */
 interface LooseMessage {
   role?: unknown
   content?: unknown
@@ -55,6 +58,7 @@ interface LooseMessage {
   [field: string]: unknown
 }
 
+/** A tool call as received, before validation. */
 interface LooseToolCall {
   id?: unknown
   type?: unknown
@@ -62,7 +66,7 @@ interface LooseToolCall {
   custom?: unknown
 }
 
-/** Field names that engines and clients use for the reasoning of a message. */
+/** The names that engines and clients use for the field with a message's reasoning. */
 const REASONING_FIELDS = ['reasoning_content', 'reasoning', 'thinking']
 
 /** Returns a SHA-256 digest: 256 bits make collisions infeasible. */
@@ -72,8 +76,8 @@ export function computeDigest(text: string): string {
 
 /**
  * Computes the key of a message.
- * @param answeredCall for a tool result: the tool call that it answers, by id if a proxy generated the id, otherwise by
- *   index, because clients rename other ids
+ * @param answeredCall for a tool result: the id of its tool call if a proxy generated it, otherwise the index of the
+ *   tool call, because clients rename other ids
  */
 export function computeMessageKey(message: ChatMessage, answeredCall?: number | string): MessageKey {
   const loose = message as LooseMessage
@@ -84,7 +88,7 @@ export function computeMessageKey(message: ChatMessage, answeredCall?: number | 
 
 function serializeOther(message: LooseMessage, answeredCall: number | string | undefined): string {
   const { content, ...fields } = message
-  // Most messages are one text of a role.
+  // A shortcut with the same result for most messages, which only have a role and a text.
   if (typeof content === 'string' && content !== '' && answeredCall === undefined && hasRoleOnly(fields))
     return `${serializeParts([content])}[{"role":${JSON.stringify(fields.role)}},null]`
   if (answeredCall !== undefined) delete fields.tool_call_id
@@ -97,7 +101,7 @@ function hasRoleOnly(fields: LooseMessage): boolean {
   return typeof fields.role === 'string' && fields.role !== ''
 }
 
-/** Returns the members that a template can render. */
+/** Returns the members of a message or a part that a template can render. */
 function listShownMembers(fields: object): [string, unknown][] {
   return Object.entries(fields).filter(([name]) => name !== 'cache_control' && !name.startsWith('_'))
 }
@@ -107,7 +111,7 @@ function isEmpty(value: unknown): boolean {
   return typeof value === 'object' && Object.keys(value).length === 0
 }
 
-/** Converts content to parts: texts as strings, others by value. Every form of empty content yields no parts. */
+/** Converts content to a list of parts, texts as strings. Every form of empty content becomes the empty list. */
 function normalizeParts(content: unknown): unknown[] {
   const parts = Array.isArray(content) ? content.map(normalizePart) : [content]
   return parts.length === 1 && isEmpty(parts[0]) ? [] : parts
@@ -122,8 +126,9 @@ function normalizePart(part: unknown): unknown {
 }
 
 /**
- * Serializes parts unambiguously. Text is length-prefixed rather than escaped, since escaping a long text takes longer
- * than hashing it. Lone surrogates are escaped, because hashing would map all of them to the same character.
+ * Serializes parts unambiguously. A text is prefixed with its length instead of being escaped, since escaping a long
+ * text takes longer than hashing it. A text with lone surrogates is escaped, because hashing would map all of them to
+ * one character.
  */
 function serializeParts(parts: readonly unknown[]): string {
   const texts = parts.map((part) =>
@@ -150,15 +155,15 @@ function computeAssistantKey(message: LooseMessage): MessageKey {
   }
 }
 
-/** Returns the key of a set of tool calls; undefined if an id occurs twice or was not generated by a proxy. */
+/** Returns a key of a set of tool-call ids; undefined if an id occurs twice or was not generated by a proxy. */
 function toToolCallKey(ids: readonly (string | undefined)[]): string | undefined {
   const isDrawnSet = ids.length > 0 && ids.every((id) => id !== undefined && isProxyToolCallId(id))
   return isDrawnSet && new Set(ids).size === ids.length ? ids.toSorted().join(' ') : undefined
 }
 
 /**
- * Counts the letters and digits in the text and tool calls of an assistant message. Other characters are excluded
- * because clients change white space, quotes and escapes.
+ * Counts the letters and digits in the text and the tool calls of an assistant message. Other characters are not
+ * counted, because clients change white space, quotes and escapes.
  */
 export function countLetters({ message, arguments: args }: AssistantKey): number {
   const names = getToolCalls(message).map((call) => String(call.function?.name ?? ''))
@@ -171,7 +176,10 @@ export function countLetters({ message, arguments: args }: AssistantKey): number
   )
 }
 
-/** Serializes an assistant message without reasoning and arguments. Computed on demand: it is as long as the text. */
+/**
+ * Serializes an assistant message without its reasoning and arguments. The result is computed when needed, because it
+ * is as long as the text.
+ */
 function serializeWithoutArguments(message: LooseMessage): string {
   const { content, name, function_call: legacyCall } = message
   const calls = getToolCalls(message)
@@ -186,7 +194,10 @@ function serializeWithoutArguments(message: LooseMessage): string {
   return `${serializeParts(trimEnds(joinTexts(normalizeParts(content))))}${fields}`
 }
 
-/** Computes the digest of the parts that an echo preserves when the message's arguments are malformed. */
+/**
+ * Computes a digest of an assistant message without its reasoning and arguments, which an echo preserves even if it
+ * replaces malformed arguments.
+ */
 export function computeDigestWithoutArguments({ message }: AssistantKey): string {
   return computeDigest(serializeWithoutArguments(message))
 }
@@ -195,7 +206,7 @@ function getToolCalls({ tool_calls: calls }: LooseMessage): LooseToolCall[] {
   return Array.isArray(calls) ? (calls as LooseToolCall[]) : []
 }
 
-/** Joins adjacent text parts: one text was sampled, and an echo may split it. */
+/** Joins adjacent text parts, because an echo may split the text that was sampled. */
 function joinTexts(parts: readonly unknown[]): unknown[] {
   const joined: unknown[] = []
   for (const part of parts) {
@@ -222,7 +233,7 @@ function getReasoning(message: LooseMessage): string | undefined {
   return undefined
 }
 
-/** Returns the wording of a message. Needed once per recorded message, and to distinguish similar completions. */
+/** Returns the wording of an assistant message. */
 export function readWording({ message, toolCallIds }: AssistantKey): Wording {
   const args = getToolCalls(message).map((call) => call.function?.arguments ?? null)
   const text = joinTexts(normalizeParts(message.content))

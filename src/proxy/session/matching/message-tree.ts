@@ -1,6 +1,6 @@
 /**
- * The messages of a session as a tree: conversations share the nodes of their common prefix. A node stores digests, and
- * no text except the reasoning of an assistant message.
+ * The messages of a session as a tree, in which conversations share the nodes of their common prefix. A node stores
+ * digests instead of text, except for the reasoning of an assistant message.
  */
 import type { ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import {
@@ -13,40 +13,48 @@ import {
 } from './message-key.ts'
 import { isArgumentsEcho, type ToolArguments } from './tool-arguments.ts'
 
-/** The parts of a recorded assistant message that an echo is compared with. */
+/** The parts of a recorded assistant message with which a possible echo is compared. */
 interface EchoReference {
   readonly reasoning: string | undefined
   readonly wording: Wording
-  /** All arguments and the digest of everything else; set only if some arguments are malformed. */
+  /** All arguments, and the digest of the message without them; set only if some arguments are malformed. */
   readonly malformed:
     | { readonly arguments: readonly ToolArguments[]; readonly frameDigest: string }
     | undefined
 }
 
-/** Most letters and digits that a normalized echo of tool calls may lack; a larger loss is a deliberate edit. */
-const MAX_TIDIED_AWAY = 1_000
+/**
+ * The maximum number of letters and digits that an echo may lack compared with the completion. A larger loss is an edit
+ * by the agent, not normalization by a client.
+ */
+const MAX_MISSING_LETTERS = 1_000
 
-/** Shared by all nodes to save memory. Lists grow by `concat`, since `push` reserves capacity for sixteen more. */
+/**
+ * The empty list, which all nodes share to save memory. Lists grow by `concat`, since `push` reserves memory for
+ * sixteen more elements.
+ */
 const NONE: readonly never[] = []
 
-/** A message at its position in the tree. `Answer` is the data of a turn whose completion is this message. */
+/**
+ * A message at its position in the tree. `Answer` is the type of the data of a turn whose completion is this message.
+ */
 export class MessageNode<Answer> {
   readonly #digest: string
   readonly #reference: EchoReference | undefined
   /**
-   * The children with the digest that was added first; nearly always the only child. Several assistant messages share a
-   * digest when they differ in reasoning or wording. Each has its own node, because an echo may be of any of them and
-   * its continuations belong to one.
+   * The children whose digest is that of the first child; nearly always only that one. Assistant messages with equal
+   * digests have separate nodes if their reasoning or wording differs, because an echo may match any of them, but the
+   * messages after it continue only one.
    */
   #children: readonly MessageNode<Answer>[] = NONE
   /** The children with other digests. */
   #others: Map<string, readonly MessageNode<Answer>[]> | undefined
-  /** The children with malformed arguments: their echoes may have another digest. */
+  /** The children with malformed arguments, whose echoes may have another digest. */
   #malformed: readonly MessageNode<Answer>[] = NONE
-  /** The completions whose tool calls have proxy-generated ids, by the keys of these sets. */
+  /** The children that are completions with proxy-generated tool-call ids, by the keys of the sets of these ids. */
   #called: Map<string, MessageNode<Answer>> | undefined
   #answers: readonly Answer[] = NONE
-  /** Letter count of a completion with such tool calls. */
+  /** The result of {@link countLetters} for a completion in {@link #called}. */
   #letters = 0
 
   private constructor(digest: string, reference: EchoReference | undefined) {
@@ -54,11 +62,12 @@ export class MessageNode<Answer> {
     this.#reference = reference
   }
 
-  /** Creates the node before the first message. */
+  /** Creates a root, the node before the first message. */
   static root<Answer>(): MessageNode<Answer> {
     return new MessageNode('', undefined)
   }
 
+  /** The turns whose completion is this message. */
   get answers(): readonly Answer[] {
     return this.#answers
   }
@@ -67,7 +76,7 @@ export class MessageNode<Answer> {
     this.#answers = this.#answers.concat([answer])
   }
 
-  /** Registers the node of a completion under the key of its tool calls. */
+  /** Registers a child that is a completion, for {@link findByToolCalls}. */
   registerToolCalls({ assistant }: MessageKey, answer: MessageNode<Answer>): void {
     if (assistant?.drawnCalls === undefined) return
     answer.#letters = countLetters(assistant)
@@ -75,18 +84,18 @@ export class MessageNode<Answer> {
     this.#called.set(assistant.drawnCalls, answer)
   }
 
-  /** Finds the completion whose tool-call ids are exactly those of this message. */
+  /** Returns the completion that follows this message and has exactly the tool-call ids of the given message. */
   findByToolCalls({ assistant }: MessageKey): MessageNode<Answer> | undefined {
     return assistant?.drawnCalls === undefined ? undefined : this.#called?.get(assistant.drawnCalls)
   }
 
-  /** Returns whether a message with the tool calls of this completion counts as its echo. */
+  /** Returns whether a message with the tool-call ids of this completion counts as its echo, instead of an edit. */
   isKeptBy({ digest, assistant }: MessageKey, edited: ToolCallRewritePolicy): boolean {
     if (digest === this.#digest || edited === 'keep') return true
-    return edited === 'auto' && this.#letters - countLetters(assistant!) <= MAX_TIDIED_AWAY
+    return edited === 'auto' && this.#letters - countLetters(assistant!) <= MAX_MISSING_LETTERS
   }
 
-  /** Returns the recorded messages that a request's next message may be an echo of. */
+  /** Returns the children of which a request's next message may be an echo. */
   listEchoCandidates(key: MessageKey): readonly MessageNode<Answer>[] {
     const withSameDigest = this.#withDigest(key.digest)
     const assistant = key.assistant
@@ -95,14 +104,14 @@ export class MessageNode<Answer> {
     if (this.#malformed.length === 0) return echoed
     const frameDigest = computeDigestWithoutArguments(assistant)
     const tidied = this.#malformed.filter(
-      (child) => child.#digest !== key.digest && child.#isTidiedTo(assistant, frameDigest),
+      (child) => child.#digest !== key.digest && child.#isRepairedTo(assistant, frameDigest),
     )
     return [...echoed, ...tidied]
   }
 
   /**
-   * Returns the child for exactly this message and creates it if it is missing.
-   * @param forked called if a message may now be an echo of one more node
+   * Returns the child for exactly this message, which is created if it is missing.
+   * @param forked called if there is now one more node of which a message may be an echo
    */
   descend({ digest, assistant }: MessageKey, forked: () => void): MessageNode<Answer> {
     const reference = assistant && createEchoReference(assistant)
@@ -132,8 +141,8 @@ export class MessageNode<Answer> {
   }
 
   /**
-   * Scores how well an echo preserves the wording of this message. Each preserved feature outweighs all later ones.
-   * An id belongs to one completion; arguments, white space and reasoning may be equal by chance.
+   * Scores how well an echo preserves the wording of this message. Each feature outweighs all later ones together: ids
+   * identify one completion, whereas arguments, white space and reasoning may be equal by chance.
    */
   scoreLikeness(wording: Wording, reasoning: string | undefined): number {
     const own = this.#reference
@@ -148,14 +157,15 @@ export class MessageNode<Answer> {
   }
 
   /**
-   * Returns whether the reasoning is absent or a suffix of the recorded one; other reasoning is an edit. A client may
-   * keep only the last chunk of a field that it does not know, as openai-node's `ChatCompletionStream` does.
+   * Returns whether the reasoning is absent or a suffix of the recorded one; other reasoning is an edit. Clients may
+   * retain only the last chunk of a field that they do not know, as openai-node's `ChatCompletionStream` does.
    */
   #hasSameReasoning({ reasoning }: AssistantKey): boolean {
     return reasoning === undefined || (this.#reference?.reasoning?.endsWith(reasoning) ?? false)
   }
 
-  #isTidiedTo(echo: AssistantKey, frameDigest: string): boolean {
+  /** Returns whether `echo` is this message with repaired or replaced arguments. */
+  #isRepairedTo(echo: AssistantKey, frameDigest: string): boolean {
     const malformed = this.#reference?.malformed
     return (
       malformed?.frameDigest === frameDigest &&

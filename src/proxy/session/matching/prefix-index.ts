@@ -1,4 +1,4 @@
-/** Finds the turn that a request continues in the tree of one session's turns, by comparing messages. */
+/** Finds the turn that a request continues, by comparing its messages with a tree of the session's turns. */
 import { SideTable } from '../../../base/side-table.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
@@ -9,12 +9,12 @@ import type { MessageKey } from './message-key.ts'
 import { computeMessageKey, readWording } from './message-key.ts'
 import { MessageNode } from './message-tree.ts'
 
-/** A completed turn in the tree. `turn` is the caller's data. */
+/** A completed turn in the tree. `Turn` is the type of the caller's data. */
 export interface IndexTurn<Turn> {
   readonly turn: Turn
-  /** Position in request order: larger is later. */
+  /** The position of its request in the order of all requests. */
   readonly order: number
-  /** Number of messages up to and including the completion. */
+  /** The number of messages up to and including the completion. */
   readonly depth: number
   readonly parent: IndexTurn<Turn> | undefined
   readonly request: Node<Turn>
@@ -28,45 +28,50 @@ export interface PrefixMatch<Turn> {
   readonly parent: IndexTurn<Turn> | undefined
   /** Whether another request had already continued the parent, so that the two are branches. */
   readonly isFork: boolean
-  /** Number of the request's messages shared with the parent, including its completion; 0 without a parent. */
+  /**
+   * The number of the request's messages that the parent also has, including the parent's completion; 0 without a
+   * parent.
+   */
   readonly sharedMessages: number
-  /** Number of the request's messages, from the first one, that a completed turn with the same tools also has. */
+  /**
+   * The number of the request's messages, from the first one on, that completed turns with the same tools also have.
+   */
   readonly knownMessages: number
-  /** The turn whose tool calls a later message repeats in edited form, which starts a branch. */
+  /** The turn whose tool calls the agent sent back in edited form, which starts a branch; undefined: there is none. */
   readonly edited: IndexTurn<Turn> | undefined
   readonly order: number
   readonly conversation: ConversationKeys
 }
 
-/** The completion of a turn, as matching reads it. */
+/** The fields of a completion that matching reads. */
 export type CompletionMessage = Pick<Completion, 'content' | 'reasoning' | 'toolCalls'>
 
 type Node<Turn> = MessageNode<IndexTurn<Turn>>
 
-/** A path through the tree that the messages of a request may be an echo of. */
+/** A path through the tree along which each message of a request may be an echo. */
 interface EchoPath<Turn> {
   readonly node: Node<Turn>
-  /** Score of how well the echo preserves the wording; comparable only between paths of the same request. */
+  /** The sum of {@link MessageNode.scoreLikeness} along the path; comparable only between paths of one request. */
   readonly likeness: number
 }
 
 const NONE: readonly never[] = []
 
-/** The position at which a request passed a turn that it may continue. */
+/** A message at which a request has passed a completion that it may continue. */
 interface ParentCandidate<Turn> {
-  /** The last message of the turn; undefined: before all messages. */
+  /** The request's message that echoes the completion; undefined: the position before all messages. */
   readonly message: Message | undefined
   readonly paths: readonly EchoPath<Turn>[]
 }
 
 /**
- * The only path on which an index leads to a message. It is attached to the message, so that each request of a
- * conversation starts where the previous request passed its parent.
+ * The path of an index to a message, stored if there is only one. It is attached to the message, so that the next
+ * request of a conversation starts at the completion that the previous one continued.
  */
 interface IndexPath {
   readonly index: object
   readonly toolsKey: string
-  /** Fork count of the index when the path was stored; another count invalidates it. */
+  /** The fork count of the index when the path was stored. The path is invalid once the count has changed. */
   readonly forkCount: number
   readonly node: unknown
 }
@@ -78,31 +83,32 @@ const ways = new SideTable<Message, IndexPath>()
  * whose messages and completion it extends, under the same tools. In-flight turns are never parents, so that a request
  * can be matched while others run.
  *
- * - The index finds a completion by its tool calls if the proxy generated their ids, and other messages by content.
- * - Among equally deep parents it chooses the one whose wording the echo preserves best.
- * - Among parents with equal wording it chooses the one that a request with the same messages has continued before (a
- *   retry), else the latest one without a continuation, else the latest: the same order as in trajectories.
+ * - A completion with proxy-generated tool-call ids is found by these ids, any other message by its content.
+ * - Among equally deep parents, the one whose wording the echo preserves best is chosen.
+ * - Among those with equal wording, the one that a request with the same messages has continued before (a retry) is
+ *   chosen, else the latest one without a continuation, else the latest: the same order as in trajectories.
  *
- * Matching is one walk: per message one look-up for each recorded message that it may be an echo of. That is one,
- * unless a prompt was sampled several times with completions that differ only in what clients normalize. A request that
- * continues an earlier one starts where that one passed its parent, while only one path leads there.
+ * Matching walks the tree once, with one look-up per message for each recorded message of which it may be an echo. That
+ * is one, unless one prompt was sampled several times with completions that differ only in what clients normalize. A
+ * request that continues an earlier one starts at the completion that the earlier one continued, provided that only one
+ * path leads there.
  *
- * `Turn` is the caller's data of a turn.
+ * `Turn` is the type of the caller's data of a turn.
  */
 export class PrefixIndex<Turn> {
-  /** Root nodes by the key of the tools that the turns were sampled with. */
+  /** The root nodes, by the key of the tools with which the turns were sampled. */
   readonly #roots = new Map<string, Node<Turn>>()
-  /** Number of times that a second path appeared where there was one. */
+  /** The number of times that a message became a possible echo of one more node, which invalidates stored paths. */
   #forkCount = 0
   #callCount = 0
   readonly #editedCalls: ToolCallRewritePolicy
 
-  /** @param editedCalls the policy for tool calls that an echo has rewritten */
+  /** @param editedCalls the policy for tool calls that an agent has rewritten */
   constructor(editedCalls: ToolCallRewritePolicy = 'auto') {
     this.#editedCalls = editedCalls
   }
 
-  /** Finds a request's parent. Only the request count changes: matching again gives the same until a turn is added. */
+  /** Finds the parent of a request. Repeating it has the same result, apart from `order`, until a turn is added. */
   match(conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#callCount++
     const { toolsKey, last } = conversation
@@ -129,7 +135,9 @@ export class PrefixIndex<Turn> {
     return { parent, isFork, sharedMessages, knownMessages, edited, order, conversation }
   }
 
-  /** Creates the match of a recorded request, whose parent was found when it was in flight. */
+  /**
+   * Creates the match of a recorded request, whose parent is known because it was found when the request was in flight.
+   */
   createMatch(parent: IndexTurn<Turn> | undefined, conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#callCount++
     const sharedMessages = parent?.depth ?? 0
@@ -138,13 +146,14 @@ export class PrefixIndex<Turn> {
   }
 
   /**
-   * Adds a completed turn, so that requests can continue it. This holds even if its response was not delivered, since
-   * a retry may receive it.
+   * Adds a completed turn, so that requests can continue it. It must be added even if its response was not delivered,
+   * since a retry may receive it.
+   * @param call the match of its request
    */
   add(call: PrefixMatch<Turn>, completion: CompletionMessage, turn: Turn): IndexTurn<Turn> {
     const { parent, sharedMessages, order, conversation } = call
     let request = parent?.completion ?? this.#getRoot(conversation.toolsKey)
-    // Start at the parent: older messages of the request are echoes, and the sampled messages are kept.
+    // Start at the parent: the messages before it are echoes of sampled ones, which are already in the tree.
     const isShared = ({ depth }: Message) => depth <= sharedMessages
     for (const message of getMessagesBetween(undefined, conversation.last, isShared)) {
       request = request.descend(getMessageKey(message), this.#forked)
@@ -170,7 +179,7 @@ export class PrefixIndex<Turn> {
     this.#forkCount += 1
   }
 
-  /** Returns the latest stored passage of the request's conversation, or the root. */
+  /** Returns the last stored path of the request's conversation, or the root. */
   #findPassage({ toolsKey, last }: ConversationKeys): ParentCandidate<Turn> {
     for (let message = last; message !== undefined; message = message.parent) {
       const way = ways.of(message)
@@ -181,7 +190,7 @@ export class PrefixIndex<Turn> {
     return { message: undefined, paths: root === undefined ? [] : [{ node: root, likeness: 0 }] }
   }
 
-  /** Extends every path by one message and drops the paths that end. */
+  /** Extends each path by one message. Drops the paths that cannot be extended, and may split a path into several. */
   #follow(paths: readonly EchoPath<Turn>[], key: MessageKey): EchoPath<Turn>[] {
     const next = paths.flatMap(({ node, likeness }) =>
       this.#echoedBy(node, key).map((echoed) => ({ node: echoed, likeness })),
@@ -195,18 +204,23 @@ export class PrefixIndex<Turn> {
     }))
   }
 
-  /** Finds a completion by its tool calls; a message without such tool calls or with edited ones, by content. */
+  /**
+   * Returns the nodes of which a message may be an echo: the completion with its tool-call ids, unless they were
+   * edited; otherwise the nodes with its content.
+   */
   #echoedBy(node: Node<Turn>, key: MessageKey): readonly Node<Turn>[] {
     const answer = node.findByToolCalls(key)
     return answer?.isKeptBy(key, this.#editedCalls) ? [answer] : node.listEchoCandidates(key)
   }
 
+  /** Returns the turn whose tool calls the message repeats in edited form. */
   #editedBy(paths: readonly EchoPath<Turn>[], key: MessageKey): IndexTurn<Turn> | undefined {
     if (key.assistant?.drawnCalls === undefined) return undefined
     const responses = paths.flatMap(({ node }) => node.findByToolCalls(key) ?? [])
     return responses.find((answer) => !answer.isKeptBy(key, this.#editedCalls))?.answers[0]
   }
 
+  /** Stores the only path to a message, for later requests of the conversation. */
   #remember({ message, paths: [path] }: ParentCandidate<Turn>, toolsKey: string): void {
     if (message === undefined || path === undefined) return
     ways.put(message, { index: this, toolsKey, forkCount: this.#forkCount, node: path.node })
@@ -219,6 +233,7 @@ export class PrefixIndex<Turn> {
   }
 }
 
+/** Returns whether the path ends at the completion of a turn. */
 function isAnswered<Turn>({ node }: EchoPath<Turn>): boolean {
   return node.answers.length > 0
 }
@@ -230,7 +245,7 @@ function selectMostSimilar<Turn>(paths: readonly EchoPath<Turn>[]): IndexTurn<Tu
 
 /**
  * Chooses the parent among turns that match equally well.
- * @param requests the paths at which the request's messages end in the tree
+ * @param requests the ends of the paths along all messages of the request
  */
 function choose<Turn>(
   turns: readonly IndexTurn<Turn>[],

@@ -14,9 +14,9 @@ export type PrefixIndexFields = Pick<
 
 /**
  * Rebuilds the index of a recorded session, for instance after a restart.
- * @param records the session's turns by turn index; turns that are not completed or not chats are skipped
- * @param getTurn returns the value that the index stores for a turn; undefined: the turn cannot be continued
- * @param getConversation computes the keys of a recorded request as they were computed in flight
+ * @param records the session's turns in index order; turns that are not completed or have no messages are skipped
+ * @param getTurn returns the data that the index stores for a turn; undefined: the turn cannot be continued
+ * @param getConversation computes the keys of a recorded request, equal to those that it had in flight
  * @param editedCalls the session's tool-call rewrite policy
  */
 export async function rebuildIndex<Recorded extends PrefixIndexFields, Turn>(
@@ -36,14 +36,16 @@ export async function rebuildIndex<Recorded extends PrefixIndexFields, Turn>(
     const conversation = await getConversation(record)
     const parentId = getRecordedParent(record)
     const parent = typeof parentId === 'string' ? known.get(parentId) : undefined
-    const isOnRecord = parentId === null || parent !== undefined
-    const call = isOnRecord ? index.createMatch(parent, conversation) : index.match(conversation)
+    const isParentRecorded = parentId === null || parent !== undefined
+    const call = isParentRecorded ? index.createMatch(parent, conversation) : index.match(conversation)
     known.set(record.turnId, index.add(call, toSampledMessage(record), turn))
   }
   return index
 }
 
-/** Creates a function that computes the keys of recorded requests as they were computed in flight. */
+/**
+ * Creates a function that computes the keys of recorded requests. It parses equal tools of consecutive requests once.
+ */
 export function createConversationReader(
   memo?: PartMemo,
 ): (record: Pick<PrefixIndexFields, 'lastMessage' | 'tools'>) => ConversationKeys {
@@ -55,7 +57,7 @@ export function createConversationReader(
   }
 }
 
-/** Returns the completion of a recorded turn. */
+/** Returns the completion of a recorded turn as matching reads it. */
 export function toSampledMessage(
   turn: Pick<PrefixIndexFields, 'completionText' | 'reasoning' | 'toolCalls'>,
 ): CompletionMessage {

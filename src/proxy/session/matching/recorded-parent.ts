@@ -1,4 +1,4 @@
-/** Reads the parent of a turn as it was matched by its messages when the request was in flight. */
+/** Reads from a turn's annotations the parent that was found when its request was in flight. */
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 
 type TurnAnnotations = Pick<TurnRecord, 'annotations'>
@@ -6,17 +6,17 @@ type TurnAnnotations = Pick<TurnRecord, 'annotations'>
 /** The fields of the prompt annotation that determine the parent. */
 interface PromptAnnotation {
   reason?: string
-  /** Id of the turn whose tokens the prompt begins with. */
+  /** The id of the turn with whose tokens the prompt begins. */
   from?: string
-  /** Id of the parent if it is not `from`; null: there is no parent. */
+  /** The id of the parent if it is not `from`; null: there is no parent. Absent: it is `from`. */
   parent?: string | null
-  /** The number of tokens at the end of `from` that the prompt replaces. Absent: none. */
+  /** The number of tokens at the end of `from` that the prompt replaces. Absent: 0. */
   replaced_tokens?: number
 }
 
 /**
- * Returns the recorded parent. Matching again could find another one: a turn that was in flight at that time, or one
- * whose equal completion has been continued since.
+ * Returns the recorded parent. Matching the request again could find another one: a turn that was in flight at that
+ * time, or another one among equal completions.
  * @returns the parent's id; null: the turn has no parent; undefined: the parent is not recorded
  */
 export function getRecordedParent(turn: TurnAnnotations): string | null | undefined {
@@ -26,8 +26,8 @@ export function getRecordedParent(turn: TurnAnnotations): string | null | undefi
 }
 
 /**
- * Returns the parent if it is not the turn whose tokens the prompt begins with.
- * @returns as {@link getRecordedParent}
+ * Returns the parent if it is recorded separately, because the prompt does not begin with its tokens.
+ * @returns the parent's id; null: the turn has no parent; undefined: it is not recorded separately
  */
 export function getDeclaredParent(turn: TurnAnnotations): string | null | undefined {
   return readPromptAnnotation(turn).parent
@@ -35,7 +35,7 @@ export function getDeclaredParent(turn: TurnAnnotations): string | null | undefi
 
 /**
  * Returns the annotation field for a parent that differs from `from`.
- * @param from the turn whose tokens the prompt begins with
+ * @param from the id of the turn with whose tokens the prompt begins
  */
 export function getParentPart(
   parent: string | undefined,
@@ -44,15 +44,15 @@ export function getParentPart(
   return parent === from ? {} : { parent: parent ?? null }
 }
 
-/** Returns the turn whose end the prompt replaces, and the number of these tokens; undefined: the prompt replaces none. */
+/** Returns the turn whose last tokens the prompt replaces, and their number; undefined: it replaces none. */
 export function getReplacedEnd(turn: TurnAnnotations): { turnId: string; tokens: number } | undefined {
-  // Few turns have it, and parsing all annotations costs more than reading the turns.
+  // Few turns have this field, and parsing the annotations of all turns would take longer than reading the turns.
   if (!turn.annotations.includes('"replaced_tokens"')) return undefined
   const { from: turnId, replaced_tokens: tokens } = readPromptAnnotation(turn)
   return turnId === undefined || tokens === undefined ? undefined : { turnId, tokens }
 }
 
-/** Returns the reason that the prompt annotation records; null: none is recorded. */
+/** Returns the reason in the prompt annotation; null: there is none. */
 export function getPromptReason(turn: TurnAnnotations): string | null {
   return readPromptAnnotation(turn).reason ?? null
 }

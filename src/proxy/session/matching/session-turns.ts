@@ -1,4 +1,4 @@
-/** The turns of a session that requests can continue, as messages and as tokens. */
+/** The turns of a session that requests can continue, with their messages and tokens. */
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ToolCallRewritePolicy, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import type { ConversationKeys } from './conversation.ts'
@@ -6,30 +6,34 @@ import { type CompletionMessage, PrefixIndex, type PrefixMatch } from './prefix-
 import { rebuildIndex, toSampledMessage } from './rebuild-index.ts'
 import { isProxyToolCallId } from './tool-call-ids.ts'
 
-/** A turn that can be continued. Its prompt includes its completion. */
+/** A turn that can be continued. `prompt` also has the ids of its completion. */
 export interface SessionTurn {
   readonly turnId: string
   readonly prompt: PromptIds
-  /** Whether the experts of all its tokens but the last are recorded, in this turn and the turns that it continues. */
+  /**
+   * Whether the routed experts of all its tokens except the last one are recorded, with this turn or those that it
+   * continues.
+   */
   readonly hasExperts?: boolean
-  /** The completion if its tool calls have proxy-generated ids: agents rewrite such tool calls. */
+  /** The completion, set if its tool calls have proxy-generated ids: agents may rewrite such tool calls. */
   readonly completionMessage?: CompletionMessage
 }
 
-/** Measured size of a turn besides its tokens: its nodes in the prefix index. */
+/** The measured size of a turn without its tokens: its nodes in the prefix index. */
 const TURN_BYTES = 2_000
 
+/** The cached turns of one session, and their size. */
 export class SessionTurns {
   readonly #index: PrefixIndex<SessionTurn>
   #bytes: number
 
-  /** @param bytes memory that the turns of the index use */
+  /** @param bytes the size of the turns in the index */
   constructor(index: PrefixIndex<SessionTurn> = new PrefixIndex(), bytes = 0) {
     this.#index = index
     this.#bytes = bytes
   }
 
-  /** Memory that the turns use; 0 if there are none. */
+  /** The size of the turns; 0 if there are none. */
   get bytes(): number {
     return this.#bytes
   }
@@ -67,8 +71,8 @@ function getByteSize({ prompt, completionMessage }: SessionTurn): number {
 }
 
 /**
- * Reads the turns of a recorded session, for instance after a restart.
- * @param getConversation computes the keys of a recorded request as they were computed in flight
+ * Reads the turns of a session from the store, for instance after a restart.
+ * @param getConversation computes the keys of a recorded request, equal to those that it had in flight
  * @param editedCalls the session's tool-call rewrite policy
  * @throws ProxyError `store_failed`
  */
@@ -78,7 +82,10 @@ export async function readSessionTurns(
   getConversation: (turn: TurnStep) => ConversationKeys | Promise<ConversationKeys>,
   editedCalls?: ToolCallRewritePolicy,
 ): Promise<SessionTurns> {
-  /** Prompts of turns of any status, since a later prompt may continue any of them. */
+  /**
+   * The prompts of all turns by turn id, whatever their status, since the store may represent a later prompt relative
+   * to any of them.
+   */
   const prompts = new Map<string, PromptIds>()
   let bytes = 0
   const getTurn = (turn: TurnStep): SessionTurn | undefined => {
@@ -89,7 +96,7 @@ export async function readSessionTurns(
       ...toMessageField(toSampledMessage(turn)),
     }
     bytes += getByteSize(known)
-    // A turn at a limit of its session has no prompt, because no engine sampled it.
+    // A turn that ended at a limit of its session has no prompt, because no engine sampled it.
     return exact && known.prompt.length > 0 ? known : undefined
   }
   const turns = attachPrompts(store.readSteps(sessionId), prompts)
@@ -97,7 +104,7 @@ export async function readSessionTurns(
   return new SessionTurns(index, bytes)
 }
 
-/** Attaches each turn's prompt, also if no turn continues it, because a later prompt may begin with its ids. */
+/** Yields the turns and adds the prompt of each to `prompts`. */
 async function* attachPrompts(
   turns: AsyncIterable<TurnStep>,
   prompts: Map<string, PromptIds>,

@@ -1,30 +1,34 @@
-/** The arguments of a tool call, compared by value: clients parse and reserialize them. */
+/** The arguments of a tool call. They are compared by value, because clients parse and reserialize them. */
 import { isRecord } from '../../../base/json.ts'
 import { weigh } from '../../../protocol/json/json-weight.ts'
 import { toCanonicalJson } from './canonical-json.ts'
 
+/** The arguments of one tool call in comparable form. */
 export interface ToolArguments {
-  /** Canonical JSON; for arguments that are not JSON, the trimmed text. */
+  /** Canonical JSON; the trimmed text if the arguments are not JSON or too large to be compared by value. */
   readonly text: string
-  /** Whether the arguments are not a JSON object: a client that must send an object replaces them. */
+  /**
+   * Whether the arguments are not a JSON object, which a client that must send an object would replace, or too large.
+   */
   readonly malformed: boolean
 }
 
-/** The maximum number of objects, lists and members to compare: parsing and sorting a million of them takes seconds. */
+/** The maximum number of values to compare: parsing and sorting a million of them takes seconds. */
 const MAX_VALUES = 20_000
 
-/** Texts up to this length cannot contain more than {@link MAX_VALUES} values. */
+/** A length up to which a text cannot contain more than {@link MAX_VALUES} values. */
 const LIGHT_CHARS = 2 * MAX_VALUES
 
 const NONE: ToolArguments = { text: '{}', malformed: false }
 
 /**
  * Reads the arguments of a tool call.
- * @param written the field of a message: a string by the specification, an object from some clients, or absent
+ * @param written the field of a message: a string according to the specification, an object from some clients, or
+ *   absent
  */
 export function readArguments(written: unknown): ToolArguments {
   if (written === undefined || written === null) return NONE
-  // Serialize and parse, so that raw numbers are compared as numbers, as they are in text.
+  // Serializing and parsing converts raw numbers to numbers, as in arguments that are text.
   if (typeof written !== 'string') return readValue(JSON.parse(JSON.stringify(written)))
   const text = written.trim()
   if (text === '') return NONE
@@ -48,8 +52,8 @@ function readValue(value: unknown): ToolArguments {
 }
 
 /**
- * Returns whether `echoed` is a client's echo of `sampled`. Clients send malformed arguments as `{}` or repaired. Each
- * word of a repair occurs in the sampled text. Arguments with other words are an edit.
+ * Returns whether `echoed` is a client's echo of `sampled`. Clients replace malformed arguments by `{}` or repair them.
+ * All words of a repair occur in the sampled text; arguments with other words are an edit.
  */
 export function isArgumentsEcho(sampled: ToolArguments, echoed: ToolArguments): boolean {
   if (sampled.text === echoed.text) return true
@@ -58,7 +62,10 @@ export function isArgumentsEcho(sampled: ToolArguments, echoed: ToolArguments): 
   return extractWords(echoed.text).every((word) => sampledText.includes(word))
 }
 
-/** Extracts lower-case words of letters and digits: repairs change quotes, escapes, commas, `True` and `None`. */
+/**
+ * Extracts words of letters and digits in lower case. `null` is omitted, because a repair may write it for `None`;
+ * repairs also change quotes, escapes and commas.
+ */
 function extractWords(json: string): string[] {
   const words =
     json

@@ -1,21 +1,24 @@
 /**
- * The tool-call ids that agents see. The proxy generates one for each tool call of each completion. Agents return these
- * ids unchanged, while they rewrite names, arguments and texts. Ids that a model samples (Kimi's `functions.f:0`) or an
- * engine generates may repeat within a session.
+ * The tool-call ids that agents receive. The proxy generates one for each tool call of each completion. Agents return
+ * these ids unchanged, while they may rewrite names, arguments and texts. The ids that a model samples (Kimi's
+ * `functions.f:0`) or an engine generates may repeat within a session.
  */
 import { hash, randomBytes } from 'node:crypto'
 
-/** Nine letters and digits: the form that Mistral's templates require and no other model uses. */
+/** Nine letters and digits: the form that Mistral's templates require. No other model uses it. */
 const SHORT = /^[0-9A-Za-z]{9}$/
 const LONG = /^call_[0-9a-f]{24}$/
-/** A long id as sent by clients that strip everything but letters and digits, such as OpenClaw. */
+/**
+ * A long id without its underscore, as sent by clients that remove all characters except letters and digits, such as
+ * OpenClaw.
+ */
 const STRIPPED = /^call([0-9a-f]{24})$/
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 
-/** Ids that vLLM, SGLang and OpenAI generate if the model samples none. No template renders them. */
+/** Matches the ids that vLLM, SGLang and OpenAI generate if the model samples none. No template renders them. */
 const MADE_BY_ENGINE = /^(?:call|chatcmpl-tool|toolu)[_-]/
 
-/** Offset of the checksum: a short id has 6 random characters and 3 of their checksum, a long one 16 and 8. */
+/** The offset of the checksum in an id. A short id has 6 random characters and 3 of checksum, a long one 16 and 8. */
 const SUM_AT = { short: 6, long: 'call_'.length + 16 }
 
 /** Returns whether an id has the form of a proxy-generated id, for this session or another one. */
@@ -54,14 +57,15 @@ function encodeLetters(bytes: Uint8Array): string {
   return Array.from(bytes, (byte) => ALPHABET[byte % ALPHABET.length]).join('')
 }
 
-/** Measured memory use of an id and its entry. */
+/** The measured size of an id and its entry. */
 const ID_BYTES = 200
 
-/** The recorded map from proxy-generated ids to the ids of the model or its engine. */
+/** The ids of the model or its engine by proxy-generated id, as recorded with a turn; null: the engine sent none. */
 export type EngineToolCallIds = Record<string, string | null>
 
 /** The proxy-generated ids of one session. */
 export class ToolCallIds {
+  /** The ids of the model or its engine, by proxy-generated id. */
   readonly #own = new Map<string, string | null>()
   #bytes = 0
   /** Whether the ids of the session's recorded turns are included. */
@@ -69,19 +73,19 @@ export class ToolCallIds {
 
   #hasOwn = false
 
-  /** Whether the model sampled ids of its own for some tool calls. */
+  /** Whether the model sampled the ids of some tool calls. */
   get hasOwn(): boolean {
     return this.#hasOwn
   }
 
-  /** Memory in use. */
+  /** The size of the ids, and of the messages in which ids were replaced. */
   get bytes(): number {
     return this.#bytes
   }
 
   /**
    * Generates an id that is unique in the session.
-   * @param own the id by the model or its engine; the new id has its form
+   * @param own the id by the model or its engine; the new id has the same form, short or long
    */
   create(own: string | undefined): string {
     const isShort = own !== undefined && SHORT.test(own)
@@ -90,30 +94,31 @@ export class ToolCallIds {
     return id
   }
 
+  /** Adds the ids of a completion. */
   learn(names: EngineToolCallIds): void {
     for (const [id, own] of Object.entries(names)) this.#learn(id, own)
   }
 
-  /** Adds the ids in the annotations of a recorded turn. */
+  /** Adds the ids that a recorded turn has in its annotations. */
   learnFrom({ annotations }: { annotations: string }): void {
     if (!annotations.includes('"call_ids"')) return
     const { call_ids: names } = JSON.parse(annotations) as { call_ids?: EngineToolCallIds }
     if (names !== undefined) this.learn(names)
   }
 
-  /** Returns the id that the model sampled for the tool call; undefined: this same id, or none. */
+  /** Returns the id that the model sampled for a tool call; undefined: it sampled none, or the id is unknown here. */
   findOriginal(id: string): string | undefined {
     const own = this.#own.get(restoreId(id))
     return own === null || own === undefined || MADE_BY_ENGINE.test(own) ? undefined : own
   }
 
-  /** Returns whether a proxy generated the id, but not for a turn of this session that is loaded. */
+  /** Returns whether a proxy generated the id, but not for a turn of this session whose ids were added. */
   isStray(id: string): boolean {
     const restored = restoreId(id)
     return !this.#own.has(restored) && isProxyToolCallId(restored)
   }
 
-  /** Adds to the memory use: parts of messages that are kept because of their ids. */
+  /** Adds the size of messages that are cached because their ids were replaced. */
   addBytes(bytes: number): void {
     this.#bytes += bytes
   }

@@ -1,6 +1,6 @@
 /**
- * A teacher scores the sampled tokens of a session: it computes the logprob of each token, for on-policy distillation.
- * Any engine or worker that accepts token ids can be a teacher. The proxy sends a row as a prompt with
+ * Scoring by a teacher: computes the teacher's logprob of each sampled token of a session, for on-policy distillation.
+ * Any engine or worker that accepts token ids can be the teacher. The proxy sends each row as a prompt with
  * `prompt_logprobs` and discards the one token that the engine samples.
  */
 import { randomUUID } from 'node:crypto'
@@ -14,25 +14,28 @@ import type { TurnDetails, TurnStore } from '../../store/port/turn-store.ts'
 import { type Trajectory, TrajectoryBuilder } from '../trajectories/trajectories.ts'
 
 interface ScoreOptions {
-  /** Model that the teacher must list. Absent: any available engine. */
+  /** The model of the teacher; only engines that list it are used. Absent: any available engine. */
   readonly model?: string
-  /** Name under which the logprobs are stored. Absent: the model name that the engine reports. */
+  /** The teacher's name, which is stored with the logprobs. Absent: the model name that the engine reports. */
   readonly teacher?: string
 }
 
 export interface ScoringResult {
-  /** Name of the teacher; null if there was nothing to score. */
+  /** The name of the teacher; null if there was no row to score. */
   readonly teacher: string | null
   readonly rows: number
   readonly turns: number
   readonly tokens: number
-  /** Rows that cannot be scored: rows without exact ids, and rows with images, which ids alone do not represent. */
+  /**
+   * The numbers of rows that cannot be scored: those without exact ids, and those with images, because ids do not
+   * contain the images.
+   */
   readonly left_out: { readonly inexact: number; readonly images: number }
 }
 
 /**
- * Scores all rows of the session, including side requests, and stores the logprobs as token data of the turns. They
- * replace those of an earlier teacher. Nothing is stored if scoring one row fails.
+ * Scores all rows of the session, including side requests, and stores the logprobs as token data of the turns, in place
+ * of those of an earlier teacher. If one row cannot be scored, nothing is stored.
  * @throws ProxyError as `Backend.generate`; `engine_failed` for an engine that does not return prompt logprobs;
  *   `turn_not_found` for a turn that was removed meanwhile
  */
@@ -52,7 +55,7 @@ export async function scoreSession(
     if (!row.exact) leftOut.inexact += 1
     else if (row.images) leftOut.images += 1
     if (!row.exact || row.images || spans.length === 0) continue
-    const { logprobs, model } = await read(backend, row, options, signal)
+    const { logprobs, model } = await scoreRow(backend, row, options, signal)
     teacher ??= options.teacher ?? model
     rows += 1
     for (const { turn_id: turnId, start, end } of spans) {
@@ -65,8 +68,8 @@ export async function scoreSession(
   return { teacher, rows, turns: scored.length, tokens, left_out: leftOut }
 }
 
-/** Scores one row and returns the logprobs of its response. */
-async function read(
+/** Scores one row. @returns the logprobs of its response tokens, and the model that the engine reports */
+async function scoreRow(
   backend: Backend,
   row: Trajectory,
   { model }: ScoreOptions,
@@ -79,7 +82,7 @@ async function read(
     // Engines sample at least one token.
     body: { messages: [], max_tokens: 1, temperature: 0, ...(model !== undefined && { model }) },
     requestId,
-    // A separate session id, so that the agent's session keeps its affinity to the engine with its prefix.
+    // The session id differs from the agent's, whose session thus stays assigned to the engine that caches its prefix.
     sessionId: requestId,
     stream: false,
     record: { promptLogprobs: 0 },
@@ -105,9 +108,8 @@ async function read(
 }
 
 /**
- * Selects the logprobs of `ids` from `from` on.
- * @param from index of the first token whose logprob is required
- * @throws ProxyError `engine_failed`
+ * Returns the logprobs of the tokens of `ids` from index `from` on.
+ * @throws ProxyError `engine_failed` if the engine did not report one of them
  */
 function selectLogprobs(table: PromptTable, ids: Int32Array, from: number, engine: string): number[] {
   const logprobs: number[] = []

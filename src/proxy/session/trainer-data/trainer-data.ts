@@ -1,21 +1,25 @@
-/** Values that a trainer adds to sampled tokens after their turn ended. */
+/** Trainer data: values that a trainer adds to sampled tokens after their turn ended. */
 import { ProxyError } from '../../../base/errors.ts'
 import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../protocol/token-data/kinds.ts'
 import { packTokenData, type TokenData } from '../../../protocol/token-data/token-data.ts'
 import type { TurnDetails, TurnReader } from '../../store/port/turn-store.ts'
 
-/** The values of one turn: one per sampled token, null for none. A shorter list covers the first tokens. */
+/**
+ * The values of one turn by kind: one per sampled token, null for none. A list may be shorter than the completion; it
+ * then covers the first tokens.
+ */
 export type TrainerNumbers = Partial<Record<TrainerDataKind, readonly (number | null)[]>>
 
+/** The trainer data of one request. */
 export interface TrainerData {
-  /** Values by turn index or turn id. */
+  /** The values of each turn, by turn index or turn id. */
   readonly turns: Readonly<Record<string, TrainerNumbers>>
-  /** Name of the teacher that computed `teacher_logprobs`. */
+  /** The name of the teacher that computed `teacher_logprobs`. */
   readonly teacher?: string
 }
 
 /**
- * Converts trainer data to token data of the turns.
+ * Converts trainer data to token data of the session's turns.
  * @throws ProxyError `turn_not_found`; `invalid_request` for a turn that is named twice, for more values than the turn
  *   has tokens, or for logprobs without a teacher
  */
@@ -57,7 +61,11 @@ function validate(
     }
     if (kind !== 'teacher_logprobs') details[kind] = values
     else if (teacher !== undefined) details[kind] = { teacher, logprobs: values }
-    else throw createRejection("'teacher_logprobs' need a 'teacher': the name of whose they are", 'teacher')
+    else
+      throw createRejection(
+        "'teacher_logprobs' requires 'teacher', the name of the model that computed them",
+        'teacher',
+      )
   }
   return details
 }
