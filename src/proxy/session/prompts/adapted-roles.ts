@@ -1,25 +1,25 @@
 /**
- * The annotation of messages that are rendered in another role than the client sent, because the template drops or
+ * The annotation of messages that are rendered with another role than the client sent, because the template drops or
  * rejects that role (`template_messages.py`).
  */
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { PromptRoles } from '../../tokens/templates/prompt-format.ts'
 
-/** A message in another role, with its wire field names. */
+/** A message that is rendered with another role. The field names are those on the wire. */
 interface RoleChange {
-  /** The index of the message in the request. */
+  /** The index of the message in the request, from 0. */
   message: number
   role: string
   sent: string
 }
 
-/** More of them show nothing new. */
+/** The maximum number of listed messages: more would not help a reader. */
 const MAX_LISTED = 32
 
 const isLeading = ({ value: { role } }: Message) => role === 'system' || role === 'developer'
 
 /**
- * Returns the messages that are rendered in another role.
+ * Returns the messages that are rendered with another role.
  * @param last the last message of the request
  * @param from the number of messages that an earlier turn has already reported
  */

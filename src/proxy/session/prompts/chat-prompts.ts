@@ -1,8 +1,7 @@
 /**
- * Chat mode with measurement: the engine renders prompts from messages, and it depends on the template and on the
- * agent's echoes whether the prompt of a request that continues a turn still begins with that turn's tokens. The
- * outcome is recorded with each turn; if it is `broken`, the trajectory is split there, which token mode would have
- * prevented.
+ * The prompts of chat mode, which the engine renders from messages. Whether the prompt of a request that continues a
+ * turn begins with that turn's tokens depends on the template and on the agent's echoes. The outcome is recorded with
+ * each turn; if it is `broken`, a new row begins there, which token mode would have prevented.
  */
 import assert from 'node:assert/strict'
 import { ProxyError } from '../../../base/errors.ts'
@@ -31,11 +30,16 @@ import {
 import { restoreSampled } from './restore-sampled.ts'
 
 /**
- * How a prompt that the engine rendered is related to earlier ones. `unknown`: the engine does not report its ids, or
- * the request may continue a turn that is not cached (it is not exact, the proxy was restarted, or it was evicted).
+ * The relation of a prompt that the engine rendered to those of earlier turns. `unknown`: the engine does not report
+ * prompt ids, or the request may continue a turn that is not cached, because it is not exact, the proxy was restarted,
+ * or the cache was evicted.
  */
 type ChatPromptReason = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
 
+/**
+ * Prompts of chat mode: forwards messages and compares the prompt ids that the engine reports with those of earlier
+ * turns.
+ */
 export class ChatPrompts implements Prompts {
   readonly #countTokens: TokenCounter
   readonly #counts = new PromptCounts()
@@ -43,8 +47,8 @@ export class ChatPrompts implements Prompts {
   readonly #store: Pick<TurnStore, 'readOutlines'> | undefined
 
   /**
-   * @param countTokens counts with the engines, which render prompts
-   * @param store has the ids of tool calls that this process has not seen
+   * @param countTokens counts tokens with the engines, which render the prompts
+   * @param store has the tool-call ids of turns that are not cached; absent: all others count as unknown
    */
   constructor(countTokens: TokenCounter, store?: Pick<TurnStore, 'readOutlines'>) {
     this.#countTokens = countTokens
@@ -62,7 +66,7 @@ export class ChatPrompts implements Prompts {
       throw new ProxyError('unsupported', message, { param: 'limits' })
     }
     const unknown = findUnknownIds(request.lastMessage, memory.callIds)
-    const unknownIds = unknown.length === 0 ? unknown : await this.#withoutRecorded(unknown, request, memory)
+    const unknownIds = unknown.length === 0 ? unknown : await this.#removeRecorded(unknown, request, memory)
     return new ChatRequestPrompt(withOriginalIds(request, memory), {
       memory,
       unknownIds,
@@ -70,8 +74,8 @@ export class ChatPrompts implements Prompts {
     })
   }
 
-  /** Removes the ids of tool calls that the store has. */
-  async #withoutRecorded(
+  /** Returns the given ids without those of recorded turns, which are read from the store once. */
+  async #removeRecorded(
     unknown: readonly string[],
     { sessionId }: ChatGenerationRequest,
     { callIds }: SessionMemory,
@@ -91,6 +95,7 @@ export class ChatPrompts implements Prompts {
   }
 }
 
+/** The dependencies of a {@link ChatRequestPrompt}. */
 interface ChatPromptParts {
   readonly memory: SessionMemory
   readonly unknownIds: readonly string[]
@@ -98,8 +103,8 @@ interface ChatPromptParts {
 }
 
 /**
- * Returns the request with its messages as the agent sent them, except that tool calls have the ids that the model
- * itself gave them: its template shows them.
+ * Returns the request with the agent's messages, in which tool calls have the ids that the model sampled, because its
+ * template renders them.
  */
 function withOriginalIds(request: ChatGenerationRequest, { callIds }: SessionMemory): ChatGenerationRequest {
   if (!callIds.hasOwn) return request
@@ -115,6 +120,7 @@ function withOriginalIds(request: ChatGenerationRequest, { callIds }: SessionMem
   }
 }
 
+/** The prompt of one chat request that the engine renders. */
 class ChatRequestPrompt implements RequestPrompt {
   readonly request: ChatGenerationRequest
   readonly #parts: ChatPromptParts
@@ -125,7 +131,7 @@ class ChatRequestPrompt implements RequestPrompt {
     const { memory } = parts
     this.request = request
     this.#parts = parts
-    // Not read from the store: reading a session again costs more than this measurement is worth.
+    // The turns are not read from the store, because reading them costs more than this measurement is worth.
     this.#turns = memory.turns ??= new SessionTurns(new PrefixIndex(memory.editedCalls))
   }
 
@@ -139,7 +145,7 @@ class ChatRequestPrompt implements RequestPrompt {
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
-    // Otherwise the turn would be recorded as one whose relation to earlier turns is unknown.
+    // Without this check, the turn would be recorded as `unknown`.
     assert(this.#match !== undefined, 'events are read before prepareToRead has ended')
     const [first] = events
     return first?.type === 'start' ? [this.#annotate(first), ...events.slice(1)] : events
@@ -183,7 +189,7 @@ class ChatRequestPrompt implements RequestPrompt {
     const { parent, isFork, conversation } = this.#match
     if (parent && !promptTokenIds.continuesFrom(parent.turn.prompt)) return 'broken'
     if (parent) return isFork ? 'forked' : 'extended'
-    // If every turn that it could be a completion of is cached, an assistant message is an example, or was edited.
+    // If all turns are cached, an assistant message that is no echo was edited, or is an example by the agent.
     if (this.#parts.memory.isComplete) return this.#turns.bytes > 0 ? 'branched' : 'first'
     const messages = getMessagesBetween(undefined, conversation.last)
     const mayContinue = messages.some((message) => getMessageKey(message).assistant !== undefined)

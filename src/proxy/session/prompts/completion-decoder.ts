@@ -10,16 +10,17 @@ import { createOutputReader, type OutputReader } from '../../tokens/parsers/outp
 import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 
-/** Decodes a completion's tokens, and searches the text for stop strings. */
+/** The decoder of a completion's tokens, and the search for stop strings in its text. */
 export interface CompletionText {
   readonly decoder: StreamingDecoder
   readonly stops: StopStrings
 }
 
 /**
- * Returns a decoder that parses the completion as the engine itself would have.
- * @param followed `promptText`: the text before the completion; `prefix`: the same, with the part of a truncated turn
- *   that was already sampled, default: promptText; `forcesCall`: decoding is constrained to tool calls as JSON
+ * Creates the decoder of a chat completion, which parses reasoning and tool calls as the engine would have.
+ * @param followed `promptText`: the text before the completion. `prefix`: that text and the part of the message that
+ *   was sampled before, for a message that is continued; default: `promptText`. `forcesCall`: whether decoding is
+ *   constrained to tool calls as JSON
  */
 export function createChatDecoder(
   model: TokenModel,
@@ -46,7 +47,7 @@ export function createChatDecoder(
   })
 }
 
-/** Returns a decoder of a text completion, which has no reasoning and no tool calls. */
+/** Creates the decoder of a text completion, which has no reasoning and no tool calls. */
 export function createTextDecoder(model: TokenModel, body: SamplingFields): CompletionDecoder {
   return new CompletionDecoder({
     ...createCompletionText(model, body),
@@ -58,7 +59,7 @@ export function createTextDecoder(model: TokenModel, body: SamplingFields): Comp
   })
 }
 
-/** Returns the same as {@link createChatText} for a text completion. */
+/** Creates the decoder and the stop-string search of a text completion. */
 export function createCompletionText({ tokenizer }: TokenModel, body: SamplingFields): CompletionText {
   const skipSpecialTokens = body.skip_special_tokens !== false
   return { decoder: new StreamingDecoder(tokenizer, { skipSpecialTokens }), stops: createStops(body) }
@@ -69,7 +70,7 @@ function toTextDelta(text: string): OutputDelta {
 }
 
 /**
- * Returns a decoder of a completion's tokens and the search for stop strings in its text.
+ * Creates the decoder and the stop-string search of a chat completion.
  * @param forcesCall whether decoding is constrained to tool calls as JSON
  */
 export function createChatText(
@@ -77,7 +78,7 @@ export function createChatText(
   body: ChatBody,
   forcesCall: boolean,
 ): CompletionText {
-  // A response template may refer to any special token.
+  // A response template may search for any special token.
   const isByTemplate = !forcesCall && responses !== undefined
   const skipSpecialTokens = body.skip_special_tokens !== false && !isByTemplate
   return {
@@ -91,12 +92,15 @@ function createStops(body: SamplingFields): StopStrings {
   return new StopStrings(stops, { include: includesStop(body) })
 }
 
-/** Returns the tokens that end a completion if they are its last. */
+/** Returns the ids of the tokens that end a completion if they are its last. */
 export function getEndTokenIds({ eosTokenIds }: TokenModel, body: SamplingFields): ReadonlySet<number> {
   return new Set([...eosTokenIds, ...filterNumbers(body.stop_token_ids)])
 }
 
-/** The names of the option in vLLM and in SGLang. */
+/**
+ * Returns whether the text includes the stop string or token that ended it; vLLM and SGLang use different fields for
+ * this.
+ */
 function includesStop(body: SamplingFields): boolean {
   return body.include_stop_str_in_output === true || body.no_stop_trim === true
 }
@@ -105,11 +109,13 @@ function filterNumbers(value: unknown): number[] {
   return Array.isArray(value) ? value.filter((id) => typeof id === 'number') : []
 }
 
+/** The prefix of a token that vLLM writes as its id (`return_tokens_as_token_ids`). */
 const TOKEN_AS_ID = 'token_id:'
 
-/** The events of an engine after the start. */
+/** An event of an engine after the start. */
 type CompletionEvent = GenerationDelta | GenerationEnd
 
+/** The dependencies and options of a {@link CompletionDecoder}. */
 interface CompletionDecoderParts {
   decoder: StreamingDecoder
   stops: StopStrings
@@ -117,31 +123,32 @@ interface CompletionDecoderParts {
   endTokenIds: ReadonlySet<number>
   /** Whether the stop string or token that ends a completion is part of its text. */
   includeStop: boolean
-  /** The number of first tokens in which stop strings have no effect. */
+  /** The number of tokens at the beginning in which stop strings have no effect. */
   minTokens: number
-  /**
-   * Whether the agent accepts one tool call: later ones remain in the tokens, and are not in the message, as in vLLM.
-   */
+  /** Whether the message contains only the first tool call. Later ones remain in the tokens, as in vLLM. */
   oneToolCall: boolean
-  /** Returns the text of a single token; absent: the agent requested tokens as `token_id:123`. */
+  /**
+   * Returns the text of a single token. Absent: the agent requested tokens as `token_id:123`, so they are not
+   * converted.
+   */
   getText?: (id: number) => string
   reader: OutputReader
-  /** Absent: the format has no markers of reasoning. */
+  /** The counter of reasoning tokens. Absent: the format has no markers of reasoning. */
   reasoningCount?: ReasoningCounter
 }
 
 /**
- * Converts an engine's tokens into output for the agent. Every token is forwarded as it arrived, with the text that it
- * completed: none while a character, a stop string or markup is incomplete.
+ * Converts an engine's tokens into output for the agent. Each token is forwarded when it arrives, together with the
+ * text that it completed, which may be empty while a character, a stop string or markup is incomplete.
  */
 export class CompletionDecoder {
   readonly #parts: CompletionDecoderParts
   #tokenCount = 0
-  /** The last token, if it may have ended the completion, in which case it has no text. */
+  /** The last token, if it may end the completion. It has no text if it does. */
   #undecided: number | undefined
   #calledTools = false
   #hasIds = false
-  /** Whether the engine sent text, which is never forwarded. */
+  /** Whether the engine sent text, which is not forwarded. */
   #hasText = false
 
   constructor(parts: CompletionDecoderParts) {
@@ -149,8 +156,8 @@ export class CompletionDecoder {
   }
 
   /**
-   * Returns the tokens of all deltas with their text; the engine's own text is dropped. The end is preceded by the
-   * deferred text, if any, and has the finish reason of the chat API.
+   * Decodes events. Deltas receive the decoded text in place of the engine's. The end is preceded by deferred text, if
+   * any, and has the finish reason of the chat API.
    * @throws ProxyError `engine_failed` if the engine sampled without reporting ids: the agent would receive an empty
    *   completion
    */
@@ -167,7 +174,7 @@ export class CompletionDecoder {
     })
   }
 
-  /** Releases the parser, at the end of the events. */
+  /** Releases the parser. Must be called at the end of the events. */
   close(): void {
     this.#parts.reader.close()
   }
@@ -199,7 +206,7 @@ export class CompletionDecoder {
   #finish(end: GenerationEnd, parsed: readonly OutputDelta[]): CompletionEvent[] {
     const deltas = parsed.map((delta) => this.#selectToolCalls(delta)).filter(isNotEmpty)
     const finishReason = this.#calledTools && end.finishReason === 'stop' ? 'tool_calls' : end.finishReason
-    // null means that an engine's completion ended by itself.
+    // null is a stop reason: the completion ended with the model's end token.
     const stopReason = end.stopReason === undefined ? this.#parts.stops.matched : end.stopReason
     return [
       ...deltas.map((delta) => ({ type: 'delta' as const, ...delta })),
@@ -207,9 +214,7 @@ export class CompletionDecoder {
     ]
   }
 
-  /**
-   * Adds the number of reasoning tokens: an engine that receives ids does not know which of its tokens are reasoning.
-   */
+  /** Returns the usage with the number of reasoning tokens, which an engine that receives ids cannot determine. */
   #getUsage({ usage }: GenerationEnd): Pick<GenerationEnd, 'usage'> {
     const count = this.#parts.reasoningCount?.count() ?? 0
     if (usage === undefined || count === 0) return {}
@@ -217,7 +222,7 @@ export class CompletionDecoder {
     return { usage: { ...usage, completion_tokens_details: details } }
   }
 
-  /** Returns the text that this token completes. */
+  /** Adds a token. @returns the text that it completes */
   #read(id: number): string {
     const text = this.#readUndecided()
     if (!this.#parts.endTokenIds.has(id)) return text + this.#decode(id)
@@ -225,7 +230,7 @@ export class CompletionDecoder {
     return text
   }
 
-  /** Returns the text of a token that did not end the completion. */
+  /** Decodes the undecided token, which did not end the completion. */
   #readUndecided(): string {
     if (this.#undecided === undefined) return ''
     const text = this.#decode(this.#undecided)
@@ -241,7 +246,7 @@ export class CompletionDecoder {
     return stops.push(text, this.#tokenCount > minTokens)
   }
 
-  /** Converts tokens to text: an engine writes them as ids if alternatives are recorded. */
+  /** Replaces token ids in logprob entries by texts: an engine writes ids if the proxy records alternatives. */
   #withTexts(delta: GenerationDelta): GenerationDelta {
     const { getText: textOf } = this.#parts
     const { logprobsContent: entries } = delta
@@ -257,6 +262,7 @@ export class CompletionDecoder {
     return { ...delta, logprobsContent }
   }
 
+  /** Returns a parsed delta without the tool calls that the agent does not receive. */
   #selectToolCalls(parsed: OutputDelta): OutputDelta {
     if (parsed.reasoning !== undefined) this.#parts.reasoningCount?.addReasoning(parsed.reasoning)
     if (parsed.toolCalls === undefined) return parsed
@@ -272,15 +278,15 @@ function isNotEmpty(parsed: OutputDelta): boolean {
   return Object.values(parsed).some((part) => part !== undefined)
 }
 
-/** Enough text to find the marker that opens reasoning, which is only recognised at the beginning. */
+/** The length of text in which the opening marker of reasoning is searched: it is only recognized at the beginning. */
 const HEAD_CHARS = 1_024
 
-/** Counts the reasoning tokens of a completion, without the markers, as in vLLM (`count_reasoning_tokens`). */
+/** Counts the reasoning tokens of a completion without the markers, as `count_reasoning_tokens` of vLLM does. */
 class ReasoningCounter {
-  /** null: the prompt has opened the reasoning. */
+  /** The marker that opens the reasoning; null: the prompt ends with it. */
   readonly #openedBy: string | null
   readonly #open: string
-  /** The offset of each token in the text. */
+  /** The offset of each token's text. */
   readonly #begins: number[] = []
   #length = 0
   #head = ''
@@ -291,13 +297,14 @@ class ReasoningCounter {
     this.#openedBy = startsInReasoning ? null : open
   }
 
-  /** @param text that the token completed */
+  /** Adds a token. @param text the text that it completed */
   addToken(text: string): void {
     this.#begins.push(this.#length)
     this.#length += text.length
     if (this.#head.length < HEAD_CHARS) this.#head += text
   }
 
+  /** Adds parsed reasoning, whose length determines where the reasoning ends. */
   addReasoning(text: string): void {
     this.#reasoningChars += text.length
   }

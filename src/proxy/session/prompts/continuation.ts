@@ -1,7 +1,7 @@
 /**
- * The rest of a response in token mode whose engine request was cut: the engine samples after the prompt and the tokens
- * so far. It knows only its own part, so whatever depends on earlier tokens cannot be continued, except stop strings and
- * the token limit, which are handled here.
+ * Continuation of a response in token mode whose engine request was cut. Another engine request samples the rest after
+ * the prompt and the tokens so far. An engine sees only its own part, so a request with parameters that depend on
+ * earlier tokens cannot be continued. Exceptions are stop strings and the token limit, which are handled here.
  */
 import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
 import { readInteger } from '../../../protocol/canonical/number-texts.ts'
@@ -10,37 +10,40 @@ import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 import type { CompletionText } from './completion-decoder.ts'
 
-/** How a response ends, as an engine reports it. */
+/** The end of a response, as an engine reports it. */
 export type ResponseEnd = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
 
-/** The rest of a response: a request to an engine, or nothing, because the tokens so far are complete. */
+/** The rest of a response: a request for it, or its end, if the tokens so far are complete. */
 export type ResponseRemainder =
   | { readonly request: GenerationRequest; readonly stops: SplitStopFinder }
   | { readonly finish: ResponseEnd }
 
 /** Plans the rest of a response that was cut. */
 export interface ContinuationPlanner {
-  /** The reason why the rest cannot be requested; undefined: it can. */
+  /** The reason why the response cannot be continued; undefined: it can. */
   readonly obstacle: string | undefined
-  /** Returns the rest of the response after the tokens so far. */
+  /** Plans the rest of the response. @param sampled the ids of all tokens so far */
   plan(sampled: readonly number[]): ResponseRemainder
 }
 
+/** The dependencies of a {@link TokenContinuationPlanner}. */
 interface ContinuationParts {
-  /** The request of the first part. */
+  /** The first engine request. */
   readonly request: GenerationRequest
-  /** The agent's body, before constraints are added. */
+  /** The body of the agent's request, to which no constraints have been added. */
   readonly body: SamplingFields
-  /** Tokens that end a completion if they are its last. */
+  /** The ids of tokens that end a completion if they are its last. */
   readonly endTokenIds: ReadonlySet<number>
+  /** Creates a decoder and a stop-string search for the complete response. */
   createText(): CompletionText
   /**
-   * Returns the request whose prompt ends with the tokens so far.
-   * @param limit the number of tokens that may follow; undefined: the engine's limit
+   * Returns a request whose prompt ends with the tokens so far.
+   * @param limit the maximum number of further tokens; undefined: the engine's limit
    */
   extend(sampled: readonly number[], limit: number | undefined): GenerationRequest
 }
 
+/** The planner for prompts of token ids. */
 export class TokenContinuationPlanner implements ContinuationPlanner {
   readonly #parts: ContinuationParts
 
@@ -61,7 +64,7 @@ export class TokenContinuationPlanner implements ContinuationPlanner {
     stops.read(sampled)
     if (stops.matched !== undefined) return { finish: { finishReason: 'stop', stopReason: stops.matched } }
     const last = sampled.at(-1)
-    // The connection was lost between the last token and the end of the response.
+    // The response is complete: only its end was lost with the connection.
     if (last !== undefined && endTokenIds.has(last) && body.ignore_eos !== true)
       return { finish: { finishReason: 'stop', stopReason: isStopToken(body, last) ? last : null } }
     const { max_tokens: limit } = request.body
@@ -72,8 +75,7 @@ export class TokenContinuationPlanner implements ContinuationPlanner {
 }
 
 /**
- * Finds a stop string of which the cut separates the beginning from the end. The engine finds those that are in its part
- * completely.
+ * Finds stop strings that begin before a cut and end after it. The engine finds those that are completely in its part.
  */
 export class SplitStopFinder {
   readonly #decoder: StreamingDecoder
@@ -88,7 +90,10 @@ export class SplitStopFinder {
     return this.#stops.matched
   }
 
-  /** Reads further tokens. @returns the number of those up to the one that completes a stop string; undefined: none does */
+  /**
+   * Reads further tokens. @returns the number of tokens up to the one that completes a stop string; undefined: none
+   * does
+   */
   read(ids: readonly number[]): number | undefined {
     for (const [index, id] of ids.entries()) {
       this.#stops.push(this.#decoder.push([id]))
@@ -102,19 +107,21 @@ function isStopToken({ stop_token_ids: ids }: SamplingFields, id: number): boole
   return Array.isArray(ids) && ids.includes(id)
 }
 
-/** Constraints on the output, by the names of vLLM and SGLang. */
+/** The fields of vLLM and SGLang that constrain the output. */
 const CONSTRAINTS = [
   ...['structured_outputs', 'guided_json', 'guided_regex', 'guided_choice', 'guided_grammar'],
   ...['regex', 'ebnf', 'json_schema', 'structural_tag'],
 ]
-/** Fields whose effect depends on the tokens sampled before, or on their number. */
+/** The fields whose effect depends on earlier tokens, or on their number. */
 const DEPENDENT = [
   ...['min_tokens', 'min_new_tokens', 'presence_penalty', 'frequency_penalty', 'bad_words'],
   ...['use_beam_search', 'thinking_token_budget', 'custom_logit_processor', 'custom_params'],
   ...['logits_processors', 'vllm_xargs', 'repetition_detection'],
 ]
 
-/** Returns the first property of a request that depends on its earlier tokens. */
+/**
+ * Returns a description of the first property of a request that depends on earlier tokens; undefined: there is none.
+ */
 function findObstacle(body: SamplingFields): string | undefined {
   const constraint = CONSTRAINTS.find((field) => isSet(body[field]))
   if (constraint !== undefined) return `it sets '${constraint}'`

@@ -1,4 +1,7 @@
-/** The annotation of changes that an agent made to its tool calls, on the turn of the request that contained them. */
+/**
+ * The annotation of changes that an agent made to its tool calls. It is recorded with the turn of the request that
+ * contains the changed calls.
+ */
 import { SideTable } from '../../../base/side-table.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -12,36 +15,38 @@ import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
 import { readText } from './restore-sampled.ts'
 
 /**
- * The kind of a change. `edited`: the tool calls are a turn's, but their content counts as another message;
- * `unknown_id`: a tool call has an id that a proxy generated, but not for this session. The others: the changed part of
- * an echo.
+ * The kind of a change. `edited`: the message has the tool-call ids of a turn, but its content does not count as an
+ * echo. `unknown_id`: a tool call has an id that a proxy generated, but not for this session. The other kinds name the
+ * changed part of an echo.
  */
 type EchoKind = 'name' | 'arguments' | 'order' | 'text' | 'edited' | 'unknown_id'
 
-/** One change. Values are JSON or text, truncated if they are long; null: absent. */
+/** One change. `sampled` and `echoed` are JSON or text, truncated if they are long; null: absent. */
 interface EchoChange {
   kind: EchoKind
   /** The id of the tool call. */
   call?: string
-  /** The changed member of the arguments. */
+  /** The name of the changed member of the arguments. */
   path?: string
   sampled: string | null
   echoed: string | null
 }
 
+/** The recorded form: `echo` in a turn's annotations. */
 export interface EchoAnnotation {
   kinds: EchoKind[]
-  /** The turn of the sampled completion. */
+  /** The id of the turn that sampled the tool calls. */
   from?: string
   changes?: EchoChange[]
 }
 
+/** A tool call in a message of the agent, of which only the id is validated. */
 type ToolCallEcho = { id: string; function?: { name?: string; arguments?: unknown } }
 
 const MAX_CHANGES = 32
 const MAX_CHARS = 200
 
-/** @returns undefined: the agent sent back what it received */
+/** Creates the annotation of a request. @returns undefined if its tool calls are unchanged */
 export function createEchoAnnotation(
   { parent, edited }: PrefixMatch<SessionTurn>,
   last: Message | undefined,
@@ -57,6 +62,7 @@ export function createEchoAnnotation(
   return { echo: { kinds: [...kinds], ...(turn !== undefined && changes.length > 0 && (edits as object)) } }
 }
 
+/** Returns the differences between a turn's completion and its echo in the request that ends with `last`. */
 function findChanges({ turn, depth }: IndexTurn<SessionTurn>, last: Message | undefined): EchoChange[] {
   let echo = last
   while (echo !== undefined && echo.depth > depth) echo = echo.parent
@@ -114,16 +120,17 @@ function truncateText(text: string | null): string | null {
   return text === null || text.length <= MAX_CHARS ? text : `${text.slice(0, MAX_CHARS)}…`.toWellFormed()
 }
 
-/** Returns the annotation of a stored turn; undefined: nothing was changed. */
+/** Returns the annotation of a recorded turn; undefined: it has none. */
 export function readEchoAnnotation({ annotations }: { annotations: string }): EchoAnnotation | undefined {
-  // Most turns have none, so they are not parsed.
+  // Most turns have no such annotation, so parsing is skipped.
   if (!annotations.includes('"echo"')) return undefined
   return (JSON.parse(annotations) as { echo?: EchoAnnotation }).echo
 }
 
+/** The messages that were searched. A message is part of many requests. */
 const searched = new SideTable<Message, true>()
 
-/** Returns the ids in new messages that a proxy generated, but for no turn that is known here. */
+/** Returns the tool-call ids in new messages that a proxy generated, but for no turn that is cached. */
 export function findUnknownIds(last: Message | undefined, ids: ToolCallIds): string[] {
   const added = getMessagesBetween(undefined, last, (message) => searched.of(message) === true)
   for (const message of added) searched.put(message, true)

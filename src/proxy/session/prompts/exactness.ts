@@ -2,23 +2,24 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import { isTokenId, MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
 
-/** Logarithms of probabilities are at most 0; an engine's 32-bit sums may exceed it slightly. */
+/** The maximum logprob. It is above 0 because 32-bit sums of an engine may exceed 0 slightly. */
 const MAX_LOGPROB = 1e-3
 /**
- * vLLM writes -9999 for minus infinity, which JSON lacks (`vllm/entrypoints/openai/chat_completion/serving.py`): a
- * token of that probability is never sampled.
+ * The value that vLLM writes for minus infinity, which JSON lacks
+ * (`vllm/entrypoints/openai/chat_completion/serving.py`). A sampled token cannot have it.
  */
 const MISSING_LOGPROB = -9_999
 
 /**
- * Returns why a completion cannot be trained on, or null if it can: the prompt's ids are known, each sampled token has
- * an id and a log-probability, and the engine's own count agrees. Engines lose ids in known ways (a tool parser that
- * swallows chunks, an unknown flag), so missing ids are never interpreted as "no tokens".
+ * Returns the reason why a completion cannot be trained on; null: it can. It can if the prompt's ids are known, each
+ * sampled token has an id and a logprob, and the engine's usage agrees with their numbers. Missing ids never count as
+ * "no tokens", because engines lose ids in known ways, such as a tool parser that drops chunks or a flag that an old
+ * version ignores.
  */
 export function findInexactReason(completion: Completion): string | null {
   const { start, end, tokenIds, logprobs } = completion
   if (start === undefined) return 'the engine gave no answer'
-  // Nothing was sampled, and nothing is missing.
+  // A response without an engine has no tokens, so none is missing.
   if (start.engine === NO_ENGINE) return null
   const promptCount = start.promptTokenIds?.length ?? 0
   if (promptCount === 0) {
@@ -44,7 +45,7 @@ export function findInexactReason(completion: Completion): string | null {
   return null
 }
 
-/** The codes of the reasons, which omit their numbers. */
+/** The stable code of each reason. */
 const INEXACT_CODES = [
   ['no_answer', /gave no answer$/],
   ['prompt_ids_missing', /token ids of the prompt$/],
@@ -54,7 +55,7 @@ const INEXACT_CODES = [
   ['invalid_logprob', / logprob that is none$/],
 ] as const
 
-/** @param reason as returned by {@link findInexactReason} */
+/** Returns the code of a reason. @param reason the result of {@link findInexactReason} */
 export function getInexactCode(reason: string): (typeof INEXACT_CODES)[number][0] | 'other' {
   return INEXACT_CODES.find(([, pattern]) => pattern.test(reason))?.[0] ?? 'other'
 }

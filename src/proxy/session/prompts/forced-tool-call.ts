@@ -1,7 +1,7 @@
 /**
- * Forced tool calls: `tool_choice` of `required`, or of one function. An engine that cannot constrain decoding to the
- * model's own markup (`callFormat` of the request) receives a JSON schema, an array of `{"name": …, "parameters": …}`,
- * as `response_format`, which vLLM and SGLang accept together with token ids. Source: SGLang's
+ * Forced tool calls: `tool_choice` is `required` or names a function. An engine that cannot constrain decoding to the
+ * model's markup (`callFormat` of the request) receives a JSON schema as `response_format`, which vLLM and SGLang
+ * accept together with token ids. It describes an array of `{"name": …, "parameters": …}`. Source: SGLang's
  * `get_json_schema_constraint` of `function_call/utils.py`; vLLM's for `required` is the same.
  */
 import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
@@ -11,7 +11,7 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 type FunctionTool = Extract<Tool, { type: 'function' }>
 
 /**
- * Returns the schema that the completion must match; undefined if the agent forces no tool call.
+ * Returns the schema that the completion must match; undefined: the agent forces no tool call.
  * @throws ProxyError `unsupported` or `invalid_request`, naming the field
  */
 export function findForcedToolCallSchema(body: ChatBody): object | undefined {
@@ -35,16 +35,13 @@ export function findForcedToolCallSchema(body: ChatBody): object | undefined {
   return toCallsSchema([tool], true)
 }
 
-/** Returns the body with the constraint in place of the tool choice, which the engine does not receive. */
+/** Returns the body with the schema as `response_format`. */
 export function constrainBody(body: ChatBody, schema: object): ChatBody {
   const format = { type: 'json_schema', json_schema: { name: 'tool_calls', schema } }
   return { ...body, response_format: format }
 }
 
-/**
- * Rejects a second constraint: the engine accepts one, and omitting the other would allow a completion that violates
- * it.
- */
+/** Rejects a second constraint. An engine accepts only one, and without the other the completion could violate it. */
 function rejectSecondConstraint(body: ChatBody): void {
   const format = body.response_format as { type?: unknown } | null | undefined
   const second = CONSTRAINTS.find((field) => body[field] !== undefined && body[field] !== null)
@@ -69,8 +66,8 @@ function getFunctionName(choice: unknown): string | undefined {
 }
 
 /**
- * Returns the schema of one or more calls of these tools. Their definitions move to the root, where references look for
- * them.
+ * Returns the schema of a list of calls of these tools. The tools' definitions move to the root of the schema, to which
+ * references are relative.
  */
 function toCallsSchema(tools: readonly FunctionTool[], onlyOne: boolean): object {
   const definitions: Record<string, unknown> = {}

@@ -1,18 +1,18 @@
 /**
- * The prompt of a completion as it is stored: its JSON text in chunks. An agent that keeps its own history repeats all
- * of it in each request; then all chunks but the last equal those of the previous request, and are stored once.
+ * The stored form of a text completion's prompt: its JSON text in chunks. An agent that manages its history repeats it
+ * in each request. All chunks but the last then equal those of the previous request, and are stored once.
  */
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 
 /**
- * The length of each chunk but the last. Long, so that there are few chunks; short, because the last one is stored with
- * each request.
+ * The length of each chunk except the last. Longer chunks would be fewer, but the last one is stored anew with each
+ * request.
  */
 const CHUNK_CHARS = 1024
 
 /**
- * Splits the prompt's JSON text without its last character, in whose position a longer prompt has another one: a prompt
- * that extends another begins with its chunks, and with the text of its last chunk.
+ * Splits the prompt's JSON text into chunks, without its last character (`]` or `"`). The chunks of a prompt that
+ * extends another thus begin with the other's complete chunks and the text of its last one.
  */
 export function toPromptChunks(prompt: CompletionBody['prompt']): string[] {
   const text = JSON.stringify(prompt).slice(0, -1)
@@ -25,13 +25,16 @@ export function toPromptChunks(prompt: CompletionBody['prompt']): string[] {
   return chunks
 }
 
-/** @param chunks those of one prompt, or the rest of them: `[` or `"` and the text after it */
+/**
+ * Yields the JSON text of a prompt.
+ * @param chunks the chunks of a prompt, or the end of a prompt, preceded by `[` or `"`
+ */
 export function* writePromptJson(chunks: readonly string[]): Generator<string> {
   yield* chunks
   yield chunks[0]!.startsWith('[') ? ']' : '"'
 }
 
-/** Returns the end of a chunk, never between the halves of a surrogate pair, which has no UTF-8. */
+/** Returns the end of a chunk. It is never between the halves of a surrogate pair, which cannot be encoded in UTF-8. */
 function findChunkEnd(text: string, start: number): number {
   const end = start + CHUNK_CHARS
   return isHighSurrogate(text.charCodeAt(end - 1)) ? end - 1 : end

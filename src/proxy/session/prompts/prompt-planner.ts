@@ -1,4 +1,4 @@
-/** Construction of the prompt of a chat request in token mode. */
+/** Builds the prompts of chat requests in token mode. */
 import { ProxyError } from '../../../base/errors.ts'
 import { getMessagesBetween, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -34,12 +34,13 @@ import { rejectTooLong } from './too-long.ts'
 
 export type ChatGenerationRequest = Extract<GenerationRequest, { kind: 'chat' }>
 
+/** The cached state of a session that planning reads. */
 interface PlanningSession {
   readonly memory: SessionMemory
   readonly turns: SessionTurns
 }
 
-/** The parts of a model that planning uses. */
+/** The fields of a model that planning reads. */
 type PlanningModel = Pick<
   TokenModel,
   | 'renderer'
@@ -87,7 +88,11 @@ export async function planPrompt(
   return await planFullPrompt(planning, rejection)
 }
 
-/** @param rejection why the request does not extend the turn that it continues */
+/**
+ * Renders the complete prompt.
+ * @param rejection the reason why the tokens of the turn that the request continues cannot be reused; absent: there is
+ *   no such reason
+ */
 async function planFullPrompt(
   { model, session, match, input, options }: PlanningContext,
   rejection?: PromptReason,
@@ -100,7 +105,7 @@ async function planFullPrompt(
 }
 
 /**
- * Builds the prompt of a request without a session.
+ * Renders the prompt of a request without a session.
  * @throws ProxyError as {@link planPrompt}
  */
 export async function renderFullPrompt(model: PlanningModel, body: ChatBody): Promise<RenderedPrompt> {
@@ -111,16 +116,20 @@ export async function renderFullPrompt(model: PlanningModel, body: ChatBody): Pr
   return await renderFull(renderer, input, { ...toPromptOptions(body), ...getEnding(body) })
 }
 
-/** The end of a prompt that does not end with the head of the assistant's turn. */
+/** The options of a prompt that does not end with the header of an assistant message. */
 type PromptEnd = Required<Pick<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>>
 
-/** Returns the end as in vLLM; undefined: the prompt ends with the head of the assistant's turn. */
+/**
+ * Returns the options that the body requests, with the semantics of vLLM; undefined: the prompt ends with the header of
+ * an assistant message.
+ */
 function getEnding(body: ChatBody): PromptEnd | undefined {
   const { add_generation_prompt: opens, continue_final_message: continues } = body
   if (continues === true) return { addGenerationPrompt: false, continueFinalMessage: true }
   return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
 }
 
+/** The request to plan, and what is known about it. */
 interface PlanningContext {
   readonly model: PlanningModel
   readonly session: PlanningSession
@@ -131,8 +140,9 @@ interface PlanningContext {
 }
 
 /**
- * Builds a prompt with another end. A final message that was sampled and truncated is continued from its tokens. Any
- * other is rendered: it is prompt, and the completion after it is recorded as the end of the message that both form.
+ * Builds a prompt with the given end. A final message that was sampled and truncated continues after its tokens. Any
+ * other final message is rendered as part of the prompt, and the turn is recorded with the message that it and the
+ * completion form together.
  */
 async function planEnding(planning: PlanningContext, ending: PromptEnd): Promise<PromptPlan> {
   const { model, session, conversation, match, input, options } = planning
@@ -167,17 +177,20 @@ async function planEnding(planning: PlanningContext, ending: PromptEnd): Promise
   return { ...plan, ...continued }
 }
 
+/** Returns whether a turn's completion was truncated, so that its message has no end token. */
 function isCut({ prompt }: SessionTurn, renderer: PromptRenderer): boolean {
   return prompt.completion.length > 0 && !renderer.endsTurn(prompt.completion.at(-1))
 }
 
-/** More tokens than the head of an assistant's turn has. */
+/**
+ * The number of tokens that certainly includes the header of an assistant message and the marker of an open reasoning
+ * block.
+ */
 const HEAD_TOKENS = 16
 
-/** Returns the block that was open when the completion was truncated. */
+/** Returns the state in which a completion was truncated, such as an open reasoning block. */
 function getCutOffState({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): CutOffState {
   const completion = tokenizer.decode(prompt.completion)
-  // More tokens than the head of a turn with an open reasoning block has.
   const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
   return findCutOffState(parser, completion, head)
 }
@@ -187,13 +200,14 @@ function isNoText(content: unknown): boolean {
   return typeof content !== 'string'
 }
 
-/** A request's messages, and the form in which the template reads them. */
+/** The messages of a request, and the form in which the template receives them. */
 interface PromptInput {
   readonly messages: readonly ChatMessage[]
   readonly shown: readonly TemplateMessage[]
-  /** The images of all messages. */
+  /** The images of all messages, in order. */
   readonly images: readonly TokenImage[]
   readonly imageRule: ImageRule | undefined
+  /** The same messages as {@link Message} objects; undefined: the request has no session. */
   readonly known: readonly Message[] | undefined
 }
 
@@ -207,6 +221,7 @@ async function renderFull(
   return { text, ids: withImages(ids, images, imageRule) }
 }
 
+/** Converts the messages to the form in which the template receives them, with sampled echoes restored. */
 function toInput(
   { body, lastMessage }: Pick<ChatGenerationRequest, 'body' | 'lastMessage'>,
   match: PrefixMatch<SessionTurn>,
@@ -224,6 +239,7 @@ function toInput(
   }
 }
 
+/** Converts messages that belong to no session. */
 function getSentInput({ messages }: ChatBody, imageRule: ImageRule | undefined): PromptInput {
   const shown = messages.map((message, index) => toTemplateMessage(message, imageRule, index))
   return createPromptInput(messages, shown, imageRule)
@@ -237,7 +253,10 @@ function createPromptInput(
   return { messages, shown, images: shown.flatMap((message) => message.images), imageRule, known: undefined }
 }
 
-/** @throws ProxyError `unsupported` if recorded tokens have a placeholder without an image */
+/**
+ * Returns the positions of the images in the prompt. @throws ProxyError `unsupported` if there is a placeholder without
+ * an image, which the model has sampled
+ */
 function getImagePositions(ids: PromptIds, { images, imageRule }: PromptInput): ImagePosition[] {
   if (imageRule === undefined || images.length === 0) return []
   const positions = locateImages(ids.toArray(), images, imageRule.tokenId)
@@ -246,7 +265,10 @@ function getImagePositions(ids: PromptIds, { images, imageRule }: PromptInput): 
   throw new ProxyError('unsupported', message, { param: 'messages' })
 }
 
-/** Adds the variables to the tools' key, because they affect the beginning of the prompt, too. */
+/**
+ * Returns the keys with the template variables added to the tools' key, because they too affect the beginning of the
+ * prompt.
+ */
 export async function withVariables(
   renderer: PromptRenderer,
   options: PromptOptions,
@@ -256,6 +278,10 @@ export async function withVariables(
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }
 
+/**
+ * Appends the new messages to the tokens of the parent. @returns `refused`: the reason why the template does not allow
+ * it
+ */
 async function extend(
   model: PlanningModel,
   { messages, shown, imageRule, known }: PromptInput,
@@ -280,13 +306,13 @@ async function extend(
 }
 
 /**
- * Returns the parts of a chat body that a template reads, other than the messages.
- * @param memo the tools of earlier requests
+ * Returns the template's inputs from a chat body, except the messages.
+ * @param memo a cache of the tools' text, shared with earlier requests
  */
 export function toPromptOptions(body: ChatBody, memo: PartMemo = NO_MEMO): PromptOptions {
   const { tools, documents } = body
   return {
-    // Converted to text, because the notation of a number is lost between threads.
+    // The tools are passed as text, because a value that is sent to another thread loses the notation of its numbers.
     tools: tools && tools.length > 0 ? memo.computeOnce(formatTools, tools) : null,
     kwargs: readTemplateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
@@ -308,15 +334,14 @@ function rejectUnsupportedFields(body: ChatBody): void {
   rejectLongStops(body.stop)
   if (body.chat_template) reject('chat_template', "prompts are rendered with the model's own template")
   if (body.echo === true) reject('echo', 'a turn records what was sampled, not its prompt')
-  // If the engine truncated the prompt, it would differ from the recorded one.
+  // An engine that truncates the prompt would sample after another one than the recorded.
   if (isSet(body.truncate_prompt_tokens)) reject('truncate_prompt_tokens', 'prompts are never cut')
   for (const field of ['functions', 'function_call'])
     if (isSet(body[field])) reject(field, 'use tools instead')
 }
 
 /**
- * The limits on stop strings: each completion is searched for all of them at once, by a table that grows with their
- * length.
+ * Limits on stop strings. All of them are searched for simultaneously with a table that grows with their total length.
  */
 const MAX_STOPS = 64
 const MAX_STOP_CHARS = 4_096
@@ -327,5 +352,5 @@ function rejectLongStops(stop: ChatBody['stop']): void {
   const chars = stops.reduce((sum, { length }) => sum + length, 0)
   if (stops.length <= MAX_STOPS && chars <= MAX_STOP_CHARS) return
   const most = `${MAX_STOPS} stop strings of ${MAX_STOP_CHARS} characters together`
-  throw new ProxyError('invalid_request', `'stop' takes at most ${most} in token mode`, { param: 'stop' })
+  throw new ProxyError('invalid_request', `'stop' can have at most ${most} in token mode`, { param: 'stop' })
 }

@@ -1,7 +1,7 @@
 /**
- * The interface between a session and its engines: how the prompt of a request is built, and what is cached of it for
- * requests that continue it. In chat mode (`chat-prompts.ts`) the engine renders prompts and the proxy measures them;
- * in token mode (`token-prompts.ts`) the proxy builds them.
+ * The port by which turns obtain prompts, and by which the session caches what later requests need. In chat mode
+ * (`chat-prompts.ts`) the engine renders prompts and the proxy compares them with earlier ones; in token mode
+ * (`token-prompts.ts`) the proxy builds them.
  */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { type GenerationEvent, type GenerationStart, NO_ENGINE } from '../../../protocol/canonical/events.ts'
@@ -12,35 +12,37 @@ import type { RequestBudget } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import type { ContinuationPlanner } from './continuation.ts'
 
+/** Builds or forwards the prompts of requests, in one of the two modes. */
 export interface Prompts {
   /**
-   * Begins a request.
-   * @param memory the session's cache, which the request references until it has ended
-   * @param budget of the session; default: no limits
+   * Creates the prompt of a request.
+   * @param memory the session's cache, which the prompt references until the request has ended
+   * @param budget the session's budget; default: no limits
    * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for a request without a valid
    *   prompt; `store_failed`
    */
   begin(request: GenerationRequest, memory: SessionMemory, budget?: RequestBudget): Promise<RequestPrompt>
   /**
-   * Returns the number of tokens of the prompt of a body, like {@link TokenCounter}.
-   * @param session the session of the request, whose prompt may extend recorded tokens
+   * Returns the number of tokens of a body's prompt, as {@link TokenCounter} does.
+   * @param session the session of the request, whose recorded tokens the prompt may extend
    */
   countTokens(body: ChatBody, signal: AbortSignal, session?: PromptSession): Promise<number>
-  /** Only if the proxy builds prompts itself. */
+  /** The prompts as token ids. Absent in chat mode, where engines render prompts. */
   readonly tokens?: PromptTokens
-  /** Returns the number of prompts by reason since the start of the process. */
+  /** Returns the number of prompts since the start of the process, by reason. */
   getCounts(): Readonly<Record<string, number>>
 }
 
-/** The tokens of a model, of which prompts are built. */
+/** The tokenizer and the context length of the model, and the ids of prompts. */
 export interface PromptTokens {
   readonly tokenizer: Tokenizer
-  /** The maximum tokens of prompt and completion together; undefined: the model's files do not specify it. */
+  /** The maximum number of tokens of prompt and completion together; undefined: the model's files do not specify it. */
   readonly contextLength: number | undefined
   /** Returns the ids that {@link Prompts.countTokens} counts. */
   getIds(body: ChatBody, session?: PromptSession): Promise<number[]>
 }
 
+/** A session whose recorded tokens a prompt may extend. */
 export interface PromptSession {
   readonly sessionId: string
   readonly memory: SessionMemory
@@ -52,13 +54,16 @@ export type MaybePromise<Value> = Value | Promise<Value>
 export interface RequestPrompt {
   /** The request for the engine. */
   readonly request: GenerationRequest
-  /** The response, if no engine is needed. */
+  /** The response, if the request does not need an engine. */
   readonly response?: readonly GenerationEvent[]
-  /** Plans the rest of a response that was cut; absent: it cannot be continued, because the engine renders prompts. */
+  /**
+   * Plans the continuation of a response whose engine request was cut. Absent: it cannot be continued, because the
+   * engine renders the prompt.
+   */
   readonly continuation?: ContinuationPlanner
   /**
-   * Does the work that `read` requires and that can overlap with the engine's, and therefore costs no latency. To be
-   * called once the request has been sent, and to be awaited before `read` is called.
+   * Prepares {@link read}. This work overlaps with the engine's, so that it adds no latency. Must be called once the
+   * request has been sent, and must have ended before `read` is called.
    * @throws ProxyError `invalid_request`
    */
   prepareToRead(): MaybePromise<void>
@@ -69,14 +74,14 @@ export interface RequestPrompt {
   read(events: readonly GenerationEvent[]): MaybePromise<readonly GenerationEvent[]>
   /** Releases resources at the end of the events, whether or not the response is complete. */
   close?(): void
-  /** Called when the response is complete and committed, before the agent can have read its end and continue it. */
+  /**
+   * Caches the turn for requests that continue it. Must be called when the turn is committed, before the agent can
+   * receive the end of the response.
+   */
   onCommitted(completion: Completion): void
 }
 
-/**
- * Returns the prompt of a request without messages, which is forwarded to the engine unchanged, as is its response to
- * the agent.
- */
+/** Creates the prompt of a request that is forwarded to the engine unchanged, as is its response to the agent. */
 export function createPlainPrompt(request: GenerationRequest): RequestPrompt {
   return {
     request,
@@ -87,14 +92,14 @@ export function createPlainPrompt(request: GenerationRequest): RequestPrompt {
 }
 
 /**
- * Returns a prompt with an empty completion, for an agent that has reached a limit of its session.
- * @param limit the limit's name, to be recorded
+ * Creates a prompt with an empty response, for a session that has reached a limit.
+ * @param limit the name of the limit, which is recorded
  */
 export function createLimitPrompt(request: GenerationRequest, limit: string): RequestPrompt {
   return { ...createPlainPrompt(request), response: createEmptyResponse({ annotations: { limit } }, 'stop') }
 }
 
-/** Returns the events of an empty completion without an engine. */
+/** Creates the events of an empty completion without an engine. */
 export function createEmptyResponse(
   start: Pick<GenerationStart, 'promptTokenIds' | 'annotations'>,
   finishReason: string,
@@ -108,7 +113,7 @@ export function createEmptyResponse(
   ]
 }
 
-/** Counts prompts by reason since the start of the process. */
+/** The number of prompts since the start of the process, by reason. */
 export class PromptCounts {
   readonly #counts: Record<string, number> = {}
 

@@ -1,6 +1,6 @@
 /**
- * The annotation of special tokens in the texts of a request. A text that contains `<|im_end|>` ends its message for the
- * model, as in vLLM: the prompt is exact, but a tool result or a user may have written it to inject messages.
+ * The annotation of special tokens in the texts of a request. A text that contains `<|im_end|>` ends its message for
+ * the model, as in vLLM. The recorded prompt is exact, but a user or a tool result may have injected messages.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { SideTable } from '../../../base/side-table.ts'
@@ -9,29 +9,33 @@ import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { AddedTokenFinder } from '../../tokens/tokenizer/added-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 
-/** A special token in the text of a message, with its wire field names. */
+/** A special token in the text of a message. The field names are those on the wire. */
 export interface SpecialTokenInText {
-  /** The index of the message in the request. */
+  /** The index of the message in the request, from 0. */
   message: number
   role: string
   token: string
-  /** How often the message contains it. */
+  /** The number of its occurrences in the message. */
   count: number
 }
 
-/** More of them show nothing new. */
+/** The maximum number of listed tokens: more would not help a reader. */
 const MAX_LISTED = 32
 
-/** A message is part of many requests, but is searched once. A process has one tokenizer. */
-const inMessage = new SideTable<Message, ReadonlyMap<string, number>>()
+/**
+ * The numbers of occurrences of each special token by message: a message is part of many requests, but is searched
+ * once. The table does not distinguish tokenizers, because a process has one.
+ */
+const countsByMessage = new SideTable<Message, ReadonlyMap<string, number>>()
 const NONE: ReadonlyMap<string, number> = new Map()
 
+/** Finds special tokens in the messages of requests. */
 export class SpecialTokenFinder {
   readonly #finder: AddedTokenFinder
 
   /**
-   * Searches for the special tokens of a tokenizer, and for other added tokens that the template writes: tokenizers do
-   * not declare `<tool_call>` as special, nor DeepSeek's role markers.
+   * Creates a finder of the tokenizer's special tokens, and of other added tokens that occur in the template:
+   * tokenizers do not declare `<tool_call>` as special, nor DeepSeek's role markers.
    */
   constructor(tokenizer: Pick<Tokenizer, 'addedTokens' | 'isSpecial'>, templateSource: string) {
     const isMarkup = ([text, id]: [string, number]) =>
@@ -40,7 +44,7 @@ export class SpecialTokenFinder {
   }
 
   /**
-   * Returns the tokens in messages that no model sampled.
+   * Returns the special tokens in messages that no model sampled.
    * @param last the last message of the request
    * @param from the number of messages that an earlier turn has already reported
    */
@@ -48,7 +52,7 @@ export class SpecialTokenFinder {
     return getMessagesBetween(undefined, last, ({ depth }) => depth <= from)
       .flatMap((message) => {
         const { role } = message.value
-        const counts = inMessage.of(message) ?? inMessage.put(message, this.#count(message.value))
+        const counts = countsByMessage.of(message) ?? countsByMessage.put(message, this.#count(message.value))
         return [...counts].map(([token, count]) => ({ message: message.depth - 1, role, token, count }))
       })
       .slice(0, MAX_LISTED)
@@ -84,9 +88,9 @@ export function rejectSpecialTokens([found]: readonly SpecialTokenInText[]): voi
   )
 }
 
-/** Returns the distinct tokens of a stored turn's annotation. */
+/** Returns the distinct tokens in a recorded turn's annotation. */
 export function readSpecialTokens({ annotations }: { annotations: string }): string[] {
-  // Most turns have none, so they are not parsed.
+  // Most turns have no such annotation, so parsing is skipped.
   if (!annotations.includes('"special_tokens_in_text"')) return []
   const { special_tokens_in_text: found = [] } = JSON.parse(annotations) as SpecialTokensAnnotation
   return [...new Set(found.map(({ token }) => token))]

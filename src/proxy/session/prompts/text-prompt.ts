@@ -1,6 +1,7 @@
 /**
- * A text completion in token mode. The request and its response are forwarded unchanged, until the engine request is cut:
- * an engine decodes only the part that it samples, so the text after a cut is decoded here, from the ids of all parts.
+ * The prompt of a text completion in token mode. The request and its response are forwarded unchanged unless the engine
+ * request is cut. An engine decodes only the part that it samples, so the text after a cut is decoded here, from the
+ * ids of all parts.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
@@ -17,17 +18,18 @@ import type { RequestPrompt } from './prompts.ts'
 
 type TextGenerationRequest = Extract<GenerationRequest, { kind: 'completion' }>
 
+/** The prompt of one text completion. */
 export class TextPrompt implements RequestPrompt {
   readonly request: TextGenerationRequest
   readonly #model: TokenModel
-  /** Set once it is requested, before the response. */
+  /** The planner, created when {@link continuation} is first read. */
   #continuation: ContinuationPlanner | undefined
   #promptIds: readonly number[] | undefined
-  /** The text that the agent has received from the engine, of a response that may continue. */
+  /** The text that the engine has sent so far, collected only if the response may be continued. */
   #text = ''
-  /** The ids of the first part, once it was cut. */
+  /** The ids of the first part; undefined: it was not cut. */
   #sampled: number[] | undefined
-  /** Decodes what follows the first part. */
+  /** The decoder of all text after the first part. */
   #decoder: CompletionDecoder | undefined
 
   constructor(model: TokenModel, request: TextGenerationRequest) {
@@ -37,7 +39,10 @@ export class TextPrompt implements RequestPrompt {
     this.#promptIds = typeof prompt === 'string' ? undefined : prompt
   }
 
-  /** To be requested before the response: what the rest requires is collected only from then on. */
+  /**
+   * The planner of a continuation. It must be read before the response begins, because the data that it needs is
+   * collected only from then on.
+   */
   get continuation(): ContinuationPlanner {
     this.#continuation ??= this.#createPlanner()
     return this.#continuation
@@ -85,7 +90,7 @@ export class TextPrompt implements RequestPrompt {
   #findObstacle(): string | undefined {
     const { body, record } = this.request
     const { prompt, max_tokens: limit, suffix, truncate_prompt_tokens: truncation } = body
-    // Engines have a limit of their own, which would apply to each part.
+    // Engines apply a default limit, which would apply to each part separately.
     if (typeof limit !== 'number') return "it does not set 'max_tokens'"
     if (typeof suffix === 'string' && suffix !== '') return "it sets 'suffix'"
     if (typeof truncation === 'number') return "it sets 'truncate_prompt_tokens'"
@@ -99,7 +104,7 @@ export class TextPrompt implements RequestPrompt {
     sampled: readonly number[],
     events: readonly GenerationEvent[],
   ): Promise<readonly GenerationEvent[]> {
-    // An end within the first part has no start.
+    // The events have no start if they are only an end.
     const rest = events.filter((event) => event.type !== 'start')
     if (this.#decoder !== undefined) return this.#decoder.read(rest)
     const { decoder, missing } = await this.#decodeFirstPart(sampled)
@@ -107,20 +112,20 @@ export class TextPrompt implements RequestPrompt {
     return [{ type: 'delta', content: missing }, ...(await decoder.read(rest))]
   }
 
-  /** Returns the decoder of what follows, and the text of the first part that the agent has not received. */
+  /**
+   * Decodes the first part again. @returns the decoder for the following tokens, and the part of the text that the
+   * agent has not received
+   */
   async #decodeFirstPart(
     sampled: readonly number[],
   ): Promise<{ decoder: CompletionDecoder; missing: string }> {
-    // If a prompt of ids ends within a character, vLLM's text begins with that of the prompt.
+    // If a prompt of ids ends within a character, the text that vLLM returns begins with the rest of that character.
     for (const preceding of [[], this.#promptIds!]) {
       const decoder = createTextDecoder(this.#model, this.request.body)
       const [first] = await decoder.read([{ type: 'delta', tokenIds: [...preceding, ...sampled] }])
       const text = (first?.type === 'delta' && first.content) || ''
       if (text.startsWith(this.#text)) return { decoder, missing: text.slice(this.#text.length) }
     }
-    throw new ProxyError(
-      'engine_failed',
-      'The engine decodes tokens otherwise than the tokenizer of this proxy',
-    )
+    throw new ProxyError('engine_failed', "The engine decodes tokens differently from this proxy's tokenizer")
   }
 }

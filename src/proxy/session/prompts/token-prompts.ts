@@ -1,7 +1,7 @@
 /**
- * Token mode: chat requests arrive as messages and reach the engine as token ids; the engine's tokens reach the agent
- * as text, reasoning and tool calls. Sampled tokens are never changed: the prompt of a request that continues a turn
- * begins with that turn's recorded ids.
+ * The prompts of token mode. Chat requests arrive as messages and are sent to the engine as token ids; the engine's
+ * tokens are sent to the agent as text, reasoning and tool calls. Sampled tokens are never changed: the prompt of a
+ * request that continues a turn begins with that turn's recorded ids.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
@@ -56,11 +56,13 @@ import { rejectSpecialTokens, SpecialTokenFinder } from './special-tokens.ts'
 import { TextPrompt } from './text-prompt.ts'
 import { createTooLongError } from './too-long.ts'
 
+/** The options of {@link TokenPrompts}. */
 export interface TokenPromptsOptions {
-  /** What happens to a request with the text of a special token in a message. Default: `allow`. */
+  /** How to handle a request whose messages contain the text of a special token. Default: `allow`. */
   specialTokensInText?: 'allow' | 'reject'
 }
 
+/** Builds the prompts of token mode with a model's template and tokenizer. */
 export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
   readonly #store: Pick<TurnStore, 'readSteps'>
@@ -68,7 +70,7 @@ export class TokenPrompts implements Prompts {
   readonly #specialTokens: SpecialTokenFinder | undefined
   readonly #rejectsSpecialTokens: boolean
 
-  /** The caller closes the model. */
+  /** @param model the caller closes it */
   constructor(
     model: TokenModel,
     store: Pick<TurnStore, 'readSteps'>,
@@ -77,7 +79,7 @@ export class TokenPrompts implements Prompts {
     this.#model = model
     this.#store = store
     this.#rejectsSpecialTokens = specialTokensInText === 'reject'
-    // In prompts of segments, a special token in a message stays text.
+    // If prompts are encoded in segments, a special token in a message is encoded as text.
     this.#specialTokens = model.renderer.hasSegments
       ? undefined
       : new SpecialTokenFinder(model.tokenizer, model.renderer.source)
@@ -115,7 +117,7 @@ export class TokenPrompts implements Prompts {
     )
   }
 
-  /** Plans the prompt once for all completions of one request, which begin at the same time with the same prompt. */
+  /** Plans the prompt. The choices of one request begin at the same time and share one plan. */
   async #planOnce(
     request: ChatGenerationRequest,
     memory: SessionMemory,
@@ -134,7 +136,9 @@ export class TokenPrompts implements Prompts {
     return { ...planned, ids: planned.ids.createCopy() }
   }
 
-  /** Returns the ids of the prompt of a body; with a session it may extend recorded ids. Caches nothing of it. */
+  /**
+   * Returns the ids of a body's prompt, which may extend recorded ids if there is a session. Does not cache the prompt.
+   */
   async #getIds(incoming: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
     const { body } = adaptEffort(incoming, this.#model.efforts)
     if (session === undefined) return (await renderFullPrompt(this.#model, body)).ids
@@ -158,7 +162,10 @@ export class TokenPrompts implements Prompts {
     return this.#counts.toJSON()
   }
 
-  /** Returns the session's turns, read from the store if they are not cached. @throws ProxyError `store_failed` */
+  /**
+   * Returns the session's turns, which are read from the store if they are not cached. @throws ProxyError
+   * `store_failed`
+   */
   async #getTurns(sessionId: string, memory: SessionMemory): Promise<SessionTurns> {
     if (memory.turns !== undefined) return memory.turns
     memory.readingTurns ??= this.#readTurns(sessionId, memory).finally(() => {
@@ -172,7 +179,7 @@ export class TokenPrompts implements Prompts {
     sessionId: string,
     { messages, requests, callIds, editedCalls }: SessionMemory,
   ): Promise<SessionTurns> {
-    // Templates read all of them for each request.
+    // Templates read all messages for each request.
     messages.keepJson()
     const read = createConversationReader(requests)
     const store = { readSteps: (id: string) => joinCompletions(this.#store.readSteps(id, messages), callIds) }
@@ -183,13 +190,13 @@ export class TokenPrompts implements Prompts {
     return turns
   }
 
-  /** Returns the prompt options of a recorded turn, with the effort adapted as it was for the turn. */
+  /** Returns the template's inputs for a recorded turn, with the reasoning effort adapted as it was then. */
   #getRecordedOptions({ tools, params }: TurnStep): PromptOptions {
     const { body } = adaptEffort(JSON.parse(params) as ChatBody, this.#model.efforts)
     return { ...toPromptOptions(body), tools: tools === '[]' ? null : tools }
   }
 
-  /** @throws ProxyError `unsupported`, `invalid_request` */
+  /** Returns the schema of a forced tool call, if any. @throws ProxyError `unsupported`, `invalid_request` */
   #getForcedToolCall(body: ChatBody): object | undefined {
     const schema = findForcedToolCallSchema(body)
     if (schema === undefined || this.#model.parser.grammar !== undefined) return schema
@@ -208,7 +215,8 @@ export class TokenPrompts implements Prompts {
     const { request, prompt } = parts
     const contextLength = Math.min(this.#model.contextLength ?? Number.POSITIVE_INFINITY, contextTokens)
     const room = contextLength - prompt.ids.length
-    // If the room is unknown, an engine would reject a number that is too large.
+    // If the room is unknown, the number of tokens left is not sent as a limit: an engine would reject one that is too
+    // large.
     const budget = Number.isFinite(room) ? Math.min(room, tokensLeft) : room
     if (room > 0) return new TokenIdsPrompt(parts, this.#model, budget)
     if (request.rejectOverlong || rejectsOverlong) throw createTooLongError(contextLength, prompt.ids.length)
@@ -216,13 +224,14 @@ export class TokenPrompts implements Prompts {
   }
 }
 
+/** A planned prompt with its request and annotations. */
 interface PromptParts {
   readonly request: ChatGenerationRequest
   readonly turns: SessionTurns
   readonly prompt: PromptPlan
   /**
-   * The annotations of the turn: changes that the agent made to its tool calls, the adapted reasoning effort, and
-   * special tokens in texts.
+   * The annotations of the turn that are known before its response, such as changes of tool calls and special tokens in
+   * texts.
    */
   readonly annotations: object
   /** The schema that constrains decoding, if the agent forces a tool call. */
@@ -230,6 +239,7 @@ interface PromptParts {
   readonly counts: PromptCounts
 }
 
+/** The prompt of a chat request in token mode. */
 abstract class TokenRequestPrompt implements RequestPrompt {
   protected readonly parts: PromptParts
   abstract readonly request: GenerationRequest
@@ -243,7 +253,7 @@ abstract class TokenRequestPrompt implements RequestPrompt {
   abstract read(events: readonly GenerationEvent[]): MaybePromise<readonly GenerationEvent[]>
 
   onCommitted(completion: Completion): void {
-    // A prompt that is built on wrong or missing ids would be wrong, too.
+    // A later prompt that extends wrong or missing ids would be wrong, too.
     if (findInexactReason(completion) !== null) return
     const { request, turns, prompt } = this.parts
     const { content, reasoning, toolCalls, start, tokenIds } = completion
@@ -256,7 +266,7 @@ abstract class TokenRequestPrompt implements RequestPrompt {
   }
 }
 
-/** A request that reaches the engine as ids, and whose sampled tokens are decoded. */
+/** A prompt that is sent to the engine as ids. The sampled tokens are decoded here. */
 class TokenIdsPrompt extends TokenRequestPrompt {
   readonly request: GenerationRequest
   readonly continuation: TokenContinuationPlanner
@@ -301,7 +311,10 @@ class TokenIdsPrompt extends TokenRequestPrompt {
     this.#decoder.close()
   }
 
-  /** Returns the start with the prompt's ids that the engine reports; a difference from the sent ones is recorded. */
+  /**
+   * Returns the start with the ids of the prompt that the engine reports. If they differ from those that were sent, the
+   * turn is annotated as mismatched.
+   */
   #getStart(start: GenerationStart): GenerationStart {
     const { prompt, annotations, counts } = this.parts
     const { promptTokenIds: reported = prompt.ids } = start
@@ -310,7 +323,7 @@ class TokenIdsPrompt extends TokenRequestPrompt {
     const images = mismatched ? this.#imagesIn(reported, start.engine) : prompt.images
     return {
       ...start,
-      // Of two equal lists, the one that is in use, so that the other's memory is released.
+      // Use the list that is already cached, so that the memory of an equal one is released.
       promptTokenIds: mismatched ? reported : prompt.ids,
       vocabularySize: this.#vocabularySize,
       annotations: {
@@ -322,8 +335,8 @@ class TokenIdsPrompt extends TokenRequestPrompt {
   }
 
   /**
-   * Returns the positions of the images in another prompt. If the engine saw other images, the turn cannot be trained
-   * on.
+   * Returns the positions of the images in the prompt that the engine reports.
+   * @throws ProxyError `engine_failed` if the engine used other image tokens: the turn could not be trained on
    */
   #imagesIn(prompt: PromptIds, engine: string): readonly ImagePosition[] {
     const { images } = this.parts.prompt
@@ -339,8 +352,8 @@ class TokenIdsPrompt extends TokenRequestPrompt {
 }
 
 /**
- * Returns the first token whose experts are requested: those of the tokens that the prompt shares with an earlier turn
- * are recorded with it, except the last token's.
+ * Returns the first position whose routed experts are requested. Those of the shared tokens are recorded with an
+ * earlier turn, except for the last shared token.
  */
 function getExpertsPart({ request, prompt }: PromptParts): { expertsStart?: number } {
   const { parent, origin } = prompt
@@ -348,7 +361,7 @@ function getExpertsPart({ request, prompt }: PromptParts): { expertsStart?: numb
   return { expertsStart: origin.reusedTokens - 1 }
 }
 
-/** A request whose prompt fills the context: the completion is empty, and no engine is used. */
+/** A prompt that fills the context. The completion is empty, and no engine is used. */
 class FullContextPrompt extends TokenRequestPrompt {
   readonly request: GenerationRequest
   readonly response: readonly GenerationEvent[]
@@ -366,10 +379,12 @@ class FullContextPrompt extends TokenRequestPrompt {
   }
 }
 
-/** Joins a message that the completion continued with it, and learns the ids of tool calls. */
+/**
+ * Yields turns whose completion includes the message that it continued. Adds the tool-call ids of all turns to `ids`.
+ */
 async function* joinCompletions(turns: AsyncIterable<TurnStep>, ids: ToolCallIds): AsyncGenerator<TurnStep> {
   for await (const turn of turns) {
-    // For every turn, exact or not: agents send back what they received.
+    // Ids of inexact turns are needed, too: agents send back what they received.
     ids.learnFrom(turn)
     const isJoined = turn.lastMessage !== undefined && turn.params.includes('"continue_final_message":true')
     yield isJoined ? join(turn, turn.lastMessage!) : turn
@@ -378,7 +393,7 @@ async function* joinCompletions(turns: AsyncIterable<TurnStep>, ids: ToolCallIds
 
 function join(turn: TurnStep, final: Message): TurnStep {
   const completionText = joinTexts(readText(final.value), turn.completionText)
-  // An older record only has the turn whose message it continues, and not its parent.
+  // Older records have only the turn whose message was continued, and not its parent.
   const annotations = getDeclaredParent(turn) === undefined ? '{}' : turn.annotations
   return { ...turn, lastMessage: final.parent, completionText, annotations }
 }
@@ -393,7 +408,7 @@ function logMatch({ log }: ChatGenerationRequest, { origin, match }: PromptPlan)
   log?.logMatch({ reason, parent, reusedTokens, knownMessages: match.knownMessages })
 }
 
-/** Limits the requested number of tokens to the room; if that is unknown, it is unchanged. */
+/** Returns the body with the requested number of tokens limited to the room; unchanged if that is infinite. */
 function withBudget(body: ChatBody, room: number): ChatBody {
   const { max_completion_tokens: newer, max_tokens: older, ...rest } = body
   const requested = newer ?? older
@@ -408,7 +423,7 @@ function getImagesPart({ images }: PromptPlan, { imageRule }: TokenModel): { ima
 }
 
 /**
- * Returns the annotation. It contains only the new images: the others are recorded with the turns that the prompt
+ * Returns the prompt annotation. It contains only new images: the others are recorded with the turns that the prompt
  * extends.
  */
 function originToWire(

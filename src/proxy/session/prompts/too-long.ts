@@ -1,21 +1,26 @@
-/** Prompts that cannot fit, whatever their tokens are: detected before rendering, which takes a minute for 15 MiB. */
+/** Detects prompts that certainly exceed the context, before they are rendered: rendering 15 MiB takes a minute. */
 import { ProxyError } from '../../../base/errors.ts'
 import { SideTable } from '../../../base/side-table.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 
-/** The number of characters, of a message and those before it, that every template shows and no model sampled. */
+/**
+ * For each message, the number of characters in the conversation up to it that every template renders and no model
+ * sampled.
+ */
 const charsUpTo = new SideTable<Message, number>()
 
 /**
- * The usual maximum length of a token: a text of at most this many characters per token of the context is not checked
- * further. Reading the vocabulary takes 50 ms, once.
+ * The usual maximum number of characters of a token. A shorter text per token of the context is not checked against the
+ * vocabulary, because reading that takes 50 ms, once.
  */
 const USUAL_LONGEST_CHARS = 16
 
 /**
- * Returns the error with vLLM's message; each dialect converts it. @param tokens the number of tokens, or a lower bound
+ * Creates the error with vLLM's message, which each dialect converts.
+ * @param tokens the number of tokens of the prompt, or a lower bound
+ * @param atLeast precedes a lower bound in the message
  */
 export function createTooLongError(
   contextLength: number | undefined,
@@ -27,7 +32,10 @@ export function createTooLongError(
   return new ProxyError('context_length_exceeded', message)
 }
 
-/** @throws ProxyError `context_length_exceeded` */
+/**
+ * Rejects a conversation with more characters than the context's tokens can have. @throws ProxyError
+ * `context_length_exceeded`
+ */
 export function rejectTooLong(
   model: Pick<TokenModel, 'contextLength' | 'servedLength' | 'getLongestTokenChars'>,
   last: Message | undefined,
@@ -40,7 +48,10 @@ export function rejectTooLong(
   if (atLeast > contextLength) throw createTooLongError(contextLength, atLeast, 'at least ')
 }
 
-/** Counts in a loop, because a conversation may be ten thousand messages deep; each message is counted once. */
+/**
+ * Counts the characters up to a message. Each message is counted once, in a loop, because a recursion of ten thousand
+ * messages would exceed the stack.
+ */
 function countMessageChars(last: Message): number {
   const added: Message[] = []
   let current: Message | undefined = last
