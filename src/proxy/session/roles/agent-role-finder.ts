@@ -1,4 +1,4 @@
-/** Finds the agent role of each turn of a session. Rules and reasons: `docs/lines.md`. */
+/** Finds the agent role of each turn of a session. `docs/lines.md` explains the rules. */
 import { type AgentRole, type DeclaredAgentRole, isDeclaredRole } from './agent-role.ts'
 import type { AgentRoleAnnotation } from './declared-role.ts'
 import {
@@ -9,33 +9,37 @@ import {
   RoleRequestReader,
 } from './opening.ts'
 
-/** The rules for requests without a declared role, in order of precedence. */
+/** The names of the rules for requests without a declared role, in order of precedence. */
 export const INFERENCES = ['continues', 'opens_alike', 'first', 'first_with_tools', 'new_opening'] as const
 
+/** The agent role of a turn, and the rule that determined it. */
 export interface AgentRoleMatch {
   readonly line: AgentRole
-  /** The name of the rule that determined the role. */
+  /** The name of the rule: one of {@link INFERENCES}, or the one by which the role was declared. */
   readonly rule: string
 }
 
 /**
- * Determines the agent role of each turn. It receives the turns of a session in order, whatever their outcome. The role
- * of a turn depends only on the turns before it, so that it does not change as the session continues.
+ * Determines the agent roles of a session's turns. All turns must be added in index order, whatever their outcome. The
+ * role of a turn depends only on earlier turns, so that it does not change as the session continues.
  */
 export class AgentRoleFinder {
   readonly #reader = new RoleRequestReader()
   readonly #openings = new Map<string, AgentRole>()
   #subagentCount = 0
-  /** Whether a request with role main is completed or in flight. */
+  /** Whether a turn with role `main` is completed or in flight. */
   #hasMain = false
-  /** Whether the main role was declared, was continued or has tools. */
+  /**
+   * Whether a turn has role `main` for a better reason than a default: it was declared, continues another or has tools.
+   */
   #mainIsSure = false
 
+  /** Adds a turn. @returns its agent role */
   add(turn: RoleInput): AgentRoleMatch {
     const call = this.#reader.read(turn)
     const stated = getDeclaredRole(turn)
     const found =
-      stated === undefined ? this.#infer(call) : { line: this.#named(stated.told, call), rule: stated.rule }
+      stated === undefined ? this.#infer(call) : { line: this.#resolve(stated.told, call), rule: stated.rule }
     this.#remember(turn, call, found)
     return found
   }
@@ -50,8 +54,8 @@ export class AgentRoleFinder {
     return { line: this.#newSubagent(), rule: 'new_opening' }
   }
 
-  /** Resolves a declared role: finds which sub-agent it is if the request declares only `subagent`. */
-  #named(stated: DeclaredAgentRole, call: RoleRequest): AgentRole {
+  /** Resolves a declared role: if the request declares only `subagent`, determines which one it is. */
+  #resolve(stated: DeclaredAgentRole, call: RoleRequest): AgentRole {
     if (stated !== 'subagent') return stated
     const known = this.#continued(call) ?? this.#findByOpening(call.opening)
     return known?.startsWith('subagent:') ? known : this.#newSubagent()
@@ -59,12 +63,12 @@ export class AgentRoleFinder {
 
   #continued({ opening, last }: RoleRequest): AgentRole | undefined {
     const line = findContinuedRole(last, getOpeningKey(opening))
-    // A request that continues a compaction resumes the main work.
+    // The main agent continues with its summary.
     return line === 'compaction' ? 'main' : line
   }
 
   #findByOpening(opening: Opening): AgentRole | undefined {
-    const { agent, task } = getLikenesses(opening)
+    const { agent, task } = getSimilarityKeys(opening)
     for (const key of [...task, agent]) {
       const line = this.#openings.get(key)
       if (line !== undefined) return line
@@ -78,57 +82,59 @@ export class AgentRoleFinder {
   }
 
   #remember(turn: RoleInput, { opening, last }: RoleRequest, { line, rule }: AgentRoleMatch): void {
-    // A request without messages cannot be continued.
+    // Only a request with messages can be continued.
     if (last.parent !== undefined) last.lines.set(getOpeningKey(opening), line)
     if (line === 'side' || line === 'compaction') return
-    const { agent, task } = getLikenesses(opening)
-    this.#know(task, line)
-    // Every sub-agent has a separate role, even if another one has the same system prompt and tools.
+    const { agent, task } = getSimilarityKeys(opening)
+    this.#addOpenings(task, line)
+    // A sub-agent's system prompt and tools do not identify it: each sub-agent has a separate role.
     if (line !== 'main') return
-    this.#know([agent], line)
+    this.#addOpenings([agent], line)
     this.#hasMain ||= turn.status === 'completed' || turn.status === 'open'
     this.#mainIsSure ||= !GUESSES.has(rule) || opening.toolsKey !== ''
   }
 
-  /** Adds openings without replacing known ones: a sub-agent may start with the complete main conversation. */
-  #know(likenesses: readonly string[], line: AgentRole): void {
-    for (const key of likenesses) if (!this.#openings.has(key)) this.#openings.set(key, line)
+  /** Adds openings. Known ones are not replaced, because a sub-agent may start with the complete main conversation. */
+  #addOpenings(keys: readonly string[], line: AgentRole): void {
+    for (const key of keys) if (!this.#openings.has(key)) this.#openings.set(key, line)
   }
 }
 
-/** The rules that assign the main role only as a default. */
+/** The rules that may assign the main role only as a default. */
 const GUESSES: ReadonlySet<string> = new Set(['first', 'opens_alike'])
 
 function getDeclaredRole({ annotations }: RoleInput): AgentRoleAnnotation | undefined {
-  // Most turns declare no role: skip parsing their annotations.
+  // Most turns declare no role, so parsing is skipped.
   if (!annotations.includes('"line"')) return undefined
   const { line } = JSON.parse(annotations) as { line?: Partial<AgentRoleAnnotation> | null }
   return isDeclaredRole(line?.told) ? { told: line.told, rule: line.rule ?? 'header' } : undefined
 }
 
 /**
- * Returns the role of the request that this one continues: the longest one whose messages are followed by a completion
- * here. Among several, it prefers the one with the same system prompt and tools, else the latest that is not a side
- * request: an agent never continues a side request with another system prompt.
+ * Returns the role of the request that this one continues: the request with the most messages that are followed by a
+ * completion here. If several requests had these messages, the one with the same system prompt and tools counts, else
+ * the latest that is no side request: an agent does not continue a side request with another system prompt.
+ * @param openingKey the {@link getOpeningKey} of the request
  */
-function findContinuedRole(last: MessagePath, spokenTo: string): AgentRole | undefined {
+function findContinuedRole(last: MessagePath, openingKey: string): AgentRole | undefined {
   let answer: MessagePath | undefined = last
   while (answer !== undefined && !(answer.role === 'assistant' && answer.parent!.lines.size > 0))
     answer = answer.parent
   const lines = answer?.parent?.lines
-  return lines?.get(spokenTo) ?? [...(lines?.values() ?? [])].findLast((line) => line !== 'side')
+  return lines?.get(openingKey) ?? [...(lines?.values() ?? [])].findLast((line) => line !== 'side')
 }
 
+/** Returns a key of the system prompt and the tools. */
 function getOpeningKey({ systemKey, toolsKey }: Opening): string {
   return `${systemKey}\n${toolsKey}`
 }
 
 /**
- * Returns keys of two of three parts each, since one part may change: a summary replaces the first message, the tools
- * change, or the system prompt contains the time. A missing part does not count as equal: a helper without tools may
- * receive the same question.
+ * Returns the keys by which similar openings are found. Each key has two of the three parts, since one of them may
+ * change: a summary replaces the first message, tools change, or the system prompt contains the time. A missing part
+ * does not count as equal, because a helper without tools may receive the same question.
  */
-function getLikenesses({ systemKey, toolsKey, firstKey }: Opening): { agent: string; task: string[] } {
+function getSimilarityKeys({ systemKey, toolsKey, firstKey }: Opening): { agent: string; task: string[] } {
   const task: string[] = []
   if (systemKey !== '' && firstKey !== '') task.push(`system\n${systemKey}\n${firstKey}`)
   if (toolsKey !== '' && firstKey !== '') task.push(`tools\n${toolsKey}\n${firstKey}`)

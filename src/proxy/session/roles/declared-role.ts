@@ -19,7 +19,7 @@ const explicit: AgentRoleRule = {
   },
 }
 
-/** The rules in order of precedence: the first that returns a role applies. */
+/** The rules for declared roles in order of precedence: the first one that returns a role applies. */
 export const AGENT_ROLE_RULES: readonly AgentRoleRule[] = [
   explicit,
   ...CLAUDE_CODE_RULES,
@@ -35,8 +35,8 @@ export interface AgentRoleAnnotation {
 }
 
 /**
- * Returns the declared role and its rule.
- * @returns undefined if no rule applies: the role is then inferred from the turn that the request continues
+ * Returns the declared role of a request and its rule.
+ * @returns undefined if no rule applies: the role is then inferred from earlier turns
  * @throws ProxyError `invalid_request` for an unknown role in the proxy's header
  */
 export function findDeclaredRole(call: RequestEvidence): AgentRoleAnnotation | undefined {

@@ -1,4 +1,7 @@
-/** Reads from recorded requests how their conversations begin and continue. */
+/**
+ * Reads the data from recorded requests by which agent roles are inferred: the opening of the conversation, and the
+ * messages as a tree.
+ */
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
@@ -8,24 +11,24 @@ import type { AgentRole } from './agent-role.ts'
 /** The fields of a turn that determine its agent role. */
 export type RoleInput = Pick<TurnRecord, 'status' | 'lastMessage' | 'tools' | 'annotations'>
 
-/** The beginning of a conversation. The key of a missing part is empty. */
+/** The beginning of a conversation. The key of an absent part is empty. */
 export interface Opening {
   readonly systemKey: string
   readonly toolsKey: string
-  /** Key of the first message that is not a system message. */
+  /** The key of the first message that is not a system message. */
   readonly firstKey: string
 }
 
 /**
- * A message at its position in a conversation. Leading system messages are excluded, because they may change during the
- * conversation, as tools may. Messages are equal if they differ only in what clients normalize.
+ * A message at its position in a tree of conversations. Leading system messages are not part of the tree, because they
+ * may change during a conversation, as tools may. Messages are equal if they differ only in what clients normalize.
  */
 export class MessagePath {
   readonly parent: MessagePath | undefined
   readonly role: string
-  /** Key of the first message of the conversation. */
+  /** The key of the first message of the conversation. */
   readonly firstKey: string
-  /** The roles of the requests that end here, by system prompt and tools. */
+  /** The roles of the requests whose last message this is, by their system prompt and tools. */
   readonly lines = new Map<string, AgentRole>()
   readonly #next = new Map<string, MessagePath>()
 
@@ -45,27 +48,29 @@ export class MessagePath {
   }
 }
 
-/** The parts of a message that determine agent roles. */
+/** The key and the role of a message, by which it is compared. */
 interface RoleMessage {
   readonly key: string
   readonly role: string
 }
 
+/** The opening and the last message of a request. */
 export interface RoleRequest {
   readonly opening: Opening
   readonly last: MessagePath
 }
 
+/** A message in the tree, with the key of the system messages before it. */
 interface PathPosition {
   readonly systemKey: string
   readonly path: MessagePath
 }
 
-/** A reader of a session's requests. It reads each message once, however many requests contain it. */
+/** A reader of a session's requests. It reads each message once, even if many requests contain it. */
 export class RoleRequestReader {
   readonly #start: PathPosition = { systemKey: '', path: new MessagePath() }
   readonly #places = new Map<Message, PathPosition>()
-  /** Messages by text: if an agent changes its first message with each request, all others recur. */
+  /** The parsed messages by their JSON: an agent that changes its first message in each request repeats all others. */
   readonly #messages = new Map<string, RoleMessage>()
   #latestTools = { text: '', key: '' }
 
@@ -90,7 +95,7 @@ export class RoleRequestReader {
     return { systemKey: systemKey === '' ? key : `${systemKey} ${key}`, path }
   }
 
-  /** Returns a short key, because each request keeps it: an agent's tools have 100 KB. */
+  /** Returns a digest of the tools, because every request retains the key, and tools may have 100 KB of text. */
   #getToolsKey(tools: string | null): string {
     if (tools === null || tools === '[]') return ''
     if (tools !== this.#latestTools.text) this.#latestTools = { text: tools, key: computeDigest(tools) }
@@ -103,7 +108,7 @@ function readMessage(text: string): RoleMessage {
   try {
     return { key: computeMessageKey(message).digest, role: message.role }
   } catch {
-    // The message is nested too deeply to compare by value.
+    // A message that is nested too deeply to be compared by value is compared by its text.
     return { key: computeDigest(text), role: message.role }
   }
 }

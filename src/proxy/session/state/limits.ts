@@ -1,33 +1,35 @@
 /**
- * Budgets of a session. They are checked before a request is dispatched, and requests in flight count: an agent over
- * its budget receives an ordinary end, or an error, and no trainer uses either.
+ * The budgets of a session. They are checked before a request is dispatched, and include requests in flight. An agent
+ * over a budget receives an empty completion that ends normally, or an error; neither is trained on.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { SessionLimits, SessionRecord, TurnOutline, TurnReader } from '../../store/port/turn-store.ts'
 
+/** The limits that are compared with the session's usage. */
 const NAMES = ['turns', 'sampled_tokens', 'prompt_tokens', 'seconds'] as const
 
 type LimitName = (typeof NAMES)[number]
 
-/** The limits, including those that do not depend on the session's usage. */
+/** All limits, including the one that does not depend on the session's usage. */
 const LIMIT_NAMES = [...NAMES, 'context_tokens'] as const
 
 /**
- * The number of ordinary ends after which an agent receives an error: one that does not stop at an end could continue
- * forever.
+ * The number of empty completions after which an agent receives an error, because an agent that ignores them could
+ * continue forever.
  */
 const MAX_ENDS = 8
 
 /** The budget of a request. */
 export interface RequestBudget {
-  /** The limit that the session has reached: no engine is used. */
+  /** The limit that the session has reached, so that no engine is used; absent: none. */
   readonly reached?: LimitName
+  /** The number of tokens that the session may still sample. */
   readonly tokensLeft: number
   /** The maximum number of tokens of prompt and completion together. */
   readonly contextTokens: number
-  /** Whether a prompt that leaves no room in the context fails with an error in every dialect. */
+  /** Whether every dialect responds with an error to a prompt that leaves no room in the context. */
   readonly rejectsOverlong: boolean
 }
 
@@ -38,13 +40,13 @@ export const UNLIMITED: RequestBudget = {
   rejectsOverlong: false,
 }
 
-/** The fields of a turn that count. */
+/** The fields of a turn that determine its usage. */
 export type TurnUsage = Pick<
   TurnOutline,
   'status' | 'engine' | 'startedAtMs' | 'promptTokens' | 'sampledTokens'
 >
 
-/** The usage of a session: the sum over its turns. */
+/** The usage of a session: the sum over its closed turns. */
 export class SessionUsage {
   #turns = 0
   #sampledTokens = 0
@@ -52,7 +54,7 @@ export class SessionUsage {
   #startedAtMs: number | undefined
   #ends = 0
 
-  /** Adds a turn. One without an engine's response only counts with its tokens. */
+  /** Adds a turn. One that failed, or that no engine served, counts only with its tokens. */
   add({ status, engine, startedAtMs, promptTokens, sampledTokens }: TurnUsage): void {
     if (status === 'completed' && engine !== NO_ENGINE) this.#turns += 1
     if (engine === NO_ENGINE && promptTokens === 0) this.#ends += 1
@@ -62,8 +64,8 @@ export class SessionUsage {
   }
 
   /**
-   * Returns the budget of a request that begins.
-   * @param running the sampled tokens so far of each request in flight
+   * Returns the budget of a new request.
+   * @param running the numbers of tokens that the requests in flight have sampled so far
    * @throws ProxyError `limit_reached`
    */
   begin(limits: SessionLimits | null, running: readonly number[], nowMs: number): RequestBudget {
@@ -90,7 +92,7 @@ export class SessionUsage {
   }
 }
 
-/** Reads the usage of a session from its turns; without limits nothing is counted. */
+/** Reads the usage of a session from its recorded turns. It stays empty for a session without limits. */
 export async function readUsage(
   store: Pick<TurnReader, 'readOutlines'>,
   { sessionId, limits, turnCount }: SessionRecord,
@@ -101,7 +103,7 @@ export async function readUsage(
   return usage
 }
 
-/** Reduces the requested number of tokens to those that the session has left. */
+/** Limits the requested number of tokens to the number that the session has left. */
 export function limitToBudget<T extends CanonicalRequest>(request: T, { tokensLeft }: RequestBudget): T {
   const { max_completion_tokens: newer, max_tokens: older } = request.body
   const requested = newer ?? older
@@ -110,7 +112,10 @@ export function limitToBudget<T extends CanonicalRequest>(request: T, { tokensLe
   return { ...request, body: { ...request.body, [name]: tokensLeft } }
 }
 
-/** @param texts `turns=50` @throws ProxyError `config_invalid` */
+/**
+ * Parses the values of `--session-limit`, such as `turns=50`. @returns null if there are none
+ * @throws ProxyError `config_invalid`
+ */
 export function parseLimits(texts: readonly string[]): SessionLimits | null {
   const limits: Record<string, number | string> = {}
   for (const text of texts) {

@@ -1,6 +1,6 @@
 /**
- * The state of a session in this process beyond its stored row: the cache of its requests, the requests in flight, the
- * clients that wait for its end, and the queue that serializes its changes.
+ * The state of a session in this process beyond its stored row: its cache, its requests in flight, the clients that
+ * wait for its end, and the queue of its changes.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
@@ -11,7 +11,7 @@ import type { InFlightTurn } from './live-turn.ts'
 import { SessionMemory } from './session-memory.ts'
 import { readSamplingParams, type SessionConfig, TurnAllocation } from './turn-allocation.ts'
 
-/** The measured size without the cache of requests. */
+/** The measured size of a session without its cache. */
 const LIVE_BYTES = 1_500
 
 /** The cached part of a session's row. */
@@ -19,7 +19,7 @@ interface SessionState {
   readonly active: boolean
   readonly config: SessionConfig
   nextIndex: number
-  /** The indices below `nextIndex` whose turns could not be committed, while later requests are in flight. */
+  /** The indices below `nextIndex` whose turns could not be stored, while requests with later indices are in flight. */
   readonly unrecorded: Set<number>
   readonly usage: SessionUsage
   /** The epoch under which this node owns the session; undefined: the database is not shared. */
@@ -28,14 +28,17 @@ interface SessionState {
   resumedAt: number | undefined
 }
 
+/** A session in memory. */
 export class LiveSession {
   readonly sessionId: string
-  /** undefined: not read from the store yet, or deleted from it. */
+  /** undefined: the session has not been read from the store, or was deleted from it. */
   #state: SessionState | undefined
-  /** undefined: nothing is cached. */
+  /** undefined: the cache is empty. */
   #memory: SessionMemory | undefined
   readonly #allocations = new Set<TurnAllocation>()
-  /** The latest request with each idempotency key that is about to begin. */
+  /**
+   * For each idempotency key of requests that are about to begin, a promise that resolves when the latest has begun.
+   */
   readonly #beginning = new Map<string, Promise<void>>()
   readonly #waiters = new Set<PromiseWithResolvers<SessionRecord | undefined>>()
   #lastTask: Promise<unknown> = Promise.resolve()
@@ -44,7 +47,7 @@ export class LiveSession {
     this.sessionId = sessionId
   }
 
-  /** The cache of the session's requests. */
+  /** The cache, which is created if it does not exist. */
   get memory(): SessionMemory {
     this.#memory ??= new SessionMemory()
     return this.#memory
@@ -54,16 +57,17 @@ export class LiveSession {
     return this.#memory !== undefined
   }
 
-  /** Discards the cache. Requests in flight keep the parts that they use. */
+  /** Discards the cache. Requests in flight retain the parts that they reference. */
   discardMemory(): void {
     this.#memory = undefined
   }
 
+  /** The size of the session and its cache. */
   get bytes(): number {
     return LIVE_BYTES + (this.#memory?.bytes ?? 0)
   }
 
-  /** Releases memory that only requests in flight need. */
+  /** Releases the cached data that only requests in flight need. */
   releaseRequestMemory(): void {
     this.#memory?.messages.releaseJson()
   }
@@ -82,13 +86,14 @@ export class LiveSession {
     return this.#allocations.size > 0
   }
 
-  /** Runs tasks one after another, in the order of the calls. */
+  /** Runs a task after all tasks that were passed before. */
   runInOrder<T>(task: () => Promise<T>): Promise<T> {
     const result = this.#lastTask.then(task)
     this.#lastTask = result.then(ignore, ignore)
     return result
   }
 
+  /** Whether the session's row has been read from the store. */
   get isLoaded(): boolean {
     return this.#state !== undefined
   }
@@ -104,15 +109,16 @@ export class LiveSession {
     return this.#state?.active ?? false
   }
 
-  /** The session config. Only for a session that {@link isLoaded}. */
+  /** The session config. Requires {@link isLoaded}. */
   get config(): SessionConfig {
     return this.#state!.config
   }
 
   /**
-   * Replaces the cached state by the stored one; undefined: the session does not exist, or must be read again.
+   * Replaces the cached state of the session's row.
+   * @param record the stored row; undefined: the session does not exist, or its row must be read again
    * @param more `usage` of the stored turns, if there are limits; `epoch` if several nodes share the database;
-   *   `resumedAt` if the node that owned it before has crashed
+   *   `resumedAt` as in {@link TurnAllocation.resumedAt}
    */
   replaceState(
     record: SessionRecord | undefined,
@@ -130,13 +136,13 @@ export class LiveSession {
     }
   }
 
-  /** Marks the delivery of the latest responses as unknown, as after the crash of a node. */
+  /** Records that the delivery of the latest responses is unknown, as after the crash of a node. */
   markDeliveryUnknown(): void {
     if (this.#state) this.#state.resumedAt = this.#state.nextIndex
   }
 
   /**
-   * Returns the budget of a request that begins now. Only for a session that {@link isLoaded}.
+   * Returns the budget of a new request. Requires {@link isLoaded}.
    * @throws ProxyError `limit_reached`
    */
   computeBudget(nowMs: number): RequestBudget {
@@ -146,7 +152,7 @@ export class LiveSession {
     return usage.begin(config.limits, sampled, nowMs)
   }
 
-  /** Begins a request. Only for a session that {@link isLoaded}. */
+  /** Allocates an index for a request, which is then in flight. Requires {@link isLoaded}. */
   allocateTurn(budget: RequestBudget, onDone: () => void): TurnAllocation {
     const { sessionId, memory } = this
     const state = this.#state!
@@ -165,9 +171,9 @@ export class LiveSession {
   }
 
   /**
-   * Serializes attempts of one request: a later attempt waits until the earlier one is in flight.
+   * Serializes attempts of one request: a later attempt waits until the previous one has begun.
    * @param name the idempotency key of the request
-   * @returns a handle to dispose when this attempt is in flight
+   * @returns a handle that the caller disposes when the attempt has begun
    */
   async serializeAttempts(name: string): Promise<Disposable> {
     const before = this.#beginning.get(name)
@@ -183,8 +189,8 @@ export class LiveSession {
   }
 
   /**
-   * Cancels the requests in flight. Resolves when all of them are done, or after `settleMs`.
-   * @param getReason is only called if there are any: an error with its stack is expensive
+   * Cancels the requests in flight. Resolves when all of them are done, but after `settleMs` at the latest.
+   * @param getReason creates the error; called only if there are requests, because capturing a stack is expensive
    */
   async cancelRequests(getReason: () => ProxyError, settleMs: number): Promise<void> {
     if (this.#allocations.size === 0) return
@@ -199,8 +205,8 @@ export class LiveSession {
 
   /**
    * Waits for the end of the session.
-   * @returns the ended session, undefined after `timeoutMs`
-   * @throws the error that {@link rejectWaiters} receives, `signal.reason`
+   * @returns the ended session; undefined after `timeoutMs`
+   * @throws the error passed to {@link rejectWaiters}; `signal.reason` after an abort
    */
   async waitForEnd(timeoutMs: number, signal: AbortSignal): Promise<SessionRecord | undefined> {
     signal.throwIfAborted()
@@ -218,10 +224,12 @@ export class LiveSession {
     }
   }
 
+  /** Resolves all calls of {@link waitForEnd} with the ended session. */
   resolveWaiters(session: SessionRecord): void {
     for (const waiter of this.#waiters) waiter.resolve(session)
   }
 
+  /** Rejects all calls of {@link waitForEnd}. */
   rejectWaiters(error: ProxyError): void {
     for (const waiter of this.#waiters) waiter.reject(error)
   }
@@ -234,11 +242,11 @@ function toConfig(session: SessionRecord): SessionConfig {
   return { samplingParams, trustAgent, record, policies, editedCalls, continueResponses, limits, keyTag }
 }
 
-/** Frees an index. One below that of a later request is only reused if that request fails as well. */
+/** Frees an index whose turn could not be stored. It is reused only if no later request has a valid index. */
 function freeIndex(state: SessionState, index: number): void {
   state.unrecorded.add(index)
   while (state.unrecorded.delete(state.nextIndex - 1)) state.nextIndex -= 1
 }
 
-/** Ignores the outcome of a task and its error for the next one. */
+/** Ignores the outcome of a task, so that its failure does not affect the next one. */
 function ignore(): void {}

@@ -4,40 +4,42 @@ import type { InFlightTurn } from './live-turn.ts'
 import type { SessionMemory } from './session-memory.ts'
 import type { TurnAllocation } from './turn-allocation.ts'
 
-/** A reference to a session: changes to its cache are kept at least until the reference is released. */
+/** A reference to a session in memory. Its session and cache are not evicted until it is disposed. */
 export interface SessionReference extends Disposable {
   readonly live: LiveSession
   readonly memory: SessionMemory
-  /** Returns another reference, for a user that may need the session for longer. */
+  /** Returns another reference, which may outlive this one. */
   retain(): SessionReference
 }
 
 /**
- * The number of ended sessions in memory: their agents may continue to send requests, which are then rejected without
- * the store.
+ * The maximum number of ended sessions in memory. They are retained because requests that their agents still send are
+ * then rejected without a read of the store.
  */
 const MAX_ENDED = 10_000
 
+/** A session in memory with its references. */
 interface SessionEntry {
   readonly live: LiveSession
+  /** The number of references. */
   users: number
-  /** The size as counted in the sum over all sessions. */
+  /** The size that is included in the sum over all sessions. */
   bytes: number
 }
 
 /**
- * The sessions in memory: all that are referenced, and the least recently used of the others evicted beyond a budget of
- * bytes. An evicted session is read from the store again when it is needed.
+ * The sessions in memory. Beyond a budget of bytes, the least recently used sessions without a reference are evicted.
+ * An evicted session is read from the store when it is needed again.
  */
 export class LiveSessions {
   readonly #maxBytes: number
-  /** The entries; those without a reference are in the order of their last use. */
+  /** The entries by session id. Those without a reference are in the order of their last use. */
   readonly #entries = new Map<string, SessionEntry>()
-  /** The ids of ended sessions without a reference, in the order of use. */
+  /** The ids of ended sessions without a reference, in the order of their last use. */
   readonly #ended = new Set<string>()
   #bytes = 0
   readonly #references: ReferenceCallbacks = {
-    // The entry may have been evicted since the reference was released.
+    // The entry may have been evicted after the reference was released.
     retain: (entry, isReleased) =>
       isReleased ? this.acquire(entry.live.sessionId) : this.#createReference(entry),
     release: (entry) => this.#release(entry),
@@ -47,7 +49,7 @@ export class LiveSessions {
     this.#maxBytes = maxBytes
   }
 
-  /** The size of all sessions. */
+  /** The size of all sessions, as of their last release. */
   get bytes(): number {
     return this.#bytes
   }
@@ -68,8 +70,8 @@ export class LiveSessions {
   }
 
   /**
-   * Waits for the requests in flight, and cancels the rest after the grace period.
-   * @returns whether every request ended by itself
+   * Waits for the requests in flight, and cancels those that remain after the grace period.
+   * @returns whether every request ended without being cancelled
    */
   async drain(graceMs: number): Promise<boolean> {
     let isOver = false
@@ -82,7 +84,7 @@ export class LiveSessions {
       for (const allocation of this.#allocations()) allocation.cancel(reason)
     }
     const timer = setTimeout(cancelAll, graceMs)
-    // A request that was accepted before may begin only now.
+    // A request that was accepted earlier may begin during the wait.
     for (let allocations = this.#allocations(); allocations.length > 0; allocations = this.#allocations()) {
       if (isOver) cancelAll()
       await Promise.all(allocations.map(({ over }) => over))
@@ -95,6 +97,7 @@ export class LiveSessions {
     return [...this.list()].flatMap((live) => [...live.allocations])
   }
 
+  /** Acquires a reference to a session, which is added to memory if it is missing. */
   acquire(sessionId: string): SessionReference {
     const entry = this.#entries.get(sessionId) ?? this.#add(new LiveSession(sessionId))
     this.#ended.delete(sessionId)
@@ -126,7 +129,8 @@ export class LiveSessions {
     entry.bytes = bytes
     if (entry.users === 0 && !live.isLoaded) this.#remove(entry)
     if (this.#ended.size > MAX_ENDED) this.#remove(this.#entries.get(this.#ended.values().next().value!)!)
-    // Checked first: iterating a map from its start steps over the position of each entry that was moved since.
+    // Checked before the loop, because iterating a map steps over the old positions of entries that were moved to its
+    // end.
     if (this.#bytes <= this.#maxBytes) return
     for (const oldest of this.#entries.values()) {
       if (this.#bytes <= this.#maxBytes) return
@@ -141,12 +145,16 @@ export class LiveSessions {
   }
 }
 
+/** The operations of an {@link EntryReference} on its entry. */
 interface ReferenceCallbacks {
   retain(entry: SessionEntry, isReleased: boolean): SessionReference
   release(entry: SessionEntry): void
 }
 
-/** A class, because an object literal with an accessor takes a microsecond to create, three times in each request. */
+/**
+ * A reference to an entry. It is a class because an object literal with an accessor takes a microsecond to create, and
+ * each request creates three.
+ */
 class EntryReference implements SessionReference {
   readonly live: LiveSession
   readonly #entry: SessionEntry

@@ -1,41 +1,43 @@
-/** The properties of a new session. */
+/** The request for a new session, and its validation. */
 import { ProxyError } from '../../../base/errors.ts'
 import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionLimits, ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import { readPolicies } from './policies.ts'
 
+/** The properties of a new session. */
 export interface NewSessionRequest {
-  /** Absent: generated. */
+  /** The session id. Absent: it is generated. */
   sessionId?: string | undefined
   metadata?: Record<string, unknown> | undefined
   samplingParams?: Record<string, unknown> | undefined
   /**
-   * Whether metadata that an agent sends with only the session's key (role, retry count) is trusted. Default: false.
+   * Whether request metadata (agent role, retry count) is trusted if the agent sends only the session's key. Default:
+   * false.
    */
   trustAgent?: boolean | undefined
-  /** The data to record beyond ids and logprobs: `top_logprobs:64`. Absent: the proxy's default. */
+  /** The captured data besides ids and logprobs, such as `top_logprobs:64`. Absent: the proxy's default. */
   record?: readonly string[] | undefined
   /**
-   * The model of all requests, or of each agent role's; see {@link readPolicies}. Absent: the model that the agent
+   * The model of all requests, or of each agent role; see {@link readPolicies}. Absent: the model that the agent
    * requests.
    */
   policy?: string | Record<string, string> | undefined
-  /** The rewrite policy for tool calls that its agent edits. Absent: the proxy's default. */
+  /** The tool-call rewrite policy. Absent: the proxy's default. */
   editedCalls?: ToolCallRewritePolicy | undefined
   /** Whether a response continues after its engine request was cut. Absent: the proxy's default. */
   continueResponses?: boolean | undefined
-  /** Budgets. Absent: the proxy's default. */
+  /** The budgets. Absent: the proxy's default. */
   limits?: SessionLimits | undefined
   /** The time to live; null: unlimited. Absent: the proxy's default. */
   ttlMs?: number | null | undefined
-  /** The tag that its agent's key must contain. Absent: any key of the session's name is valid. */
+  /** The tag that the agent's key must contain. Absent: any key with the session's id is valid. */
   keyTag?: string | undefined
 }
 
-/** The limit on metadata as JSON: every list of sessions returns it, up to a thousand sessions a page. */
+/** The maximum size of metadata as JSON. Lists of sessions include it, with up to a thousand sessions per page. */
 const MAX_METADATA_BYTES = 64 * 1024
 
-/** @throws ProxyError `invalid_request`, `unsupported`: no session can be created with these properties */
+/** Validates the properties of a new session. @throws ProxyError `invalid_request`, `unsupported` */
 export function checkNewSession({ metadata, samplingParams, record, policy }: NewSessionRequest): void {
   rejectLargeMetadata(metadata)
   rejectContent(samplingParams)
@@ -52,8 +54,8 @@ function rejectLargeMetadata(metadata: Record<string, unknown> = {}): void {
 }
 
 /**
- * Rejects parameters that only the agent may set: a session overrides how its requests are sampled, never their content
- * or the number of completions.
+ * Rejects sampling parameters that only the agent may set: a session overrides how its requests are sampled, but not
+ * their content or their number of completions.
  */
 function rejectContent(samplingParams: Record<string, unknown> = {}): void {
   for (const field of ['messages', 'tools', 'prompt', 'stream']) {

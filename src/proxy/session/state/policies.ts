@@ -1,11 +1,11 @@
 /**
- * Policies: the model or adapter that samples the requests of a session, whatever model its agents request. Training
- * with several policies goes wrong silently if a request runs on the weights of another policy.
+ * Policies: the model or adapter that samples the requests of a session, regardless of the model that agents request.
+ * If a request ran on the weights of another policy, the training of several policies would be wrong without an error.
  */
 import { createInvalidError } from '../../../base/errors.ts'
 import { type DeclaredAgentRole, isDeclaredRole } from '../roles/agent-role.ts'
 
-/** Names of models by agent role; `*` is the default of all roles. */
+/** The names of models by agent role; `*` is the default for all roles. */
 export type Policies = Readonly<Record<string, string>>
 
 const ALL_ROLES = '*'
@@ -13,6 +13,7 @@ const MAX_ROLES = 64
 const MAX_NAME_CHARS = 512
 
 /**
+ * Validates policies.
  * @param policy one name for all roles, or names by role
  * @throws ProxyError `invalid_request`
  */
@@ -42,8 +43,8 @@ export function readPolicies(policy: string | Record<string, string> | undefined
 
 /**
  * Returns the policy of a request.
- * @param role the role that the request declares; the main role if it declares none
- * @returns undefined: the session names none for it
+ * @param role the role that the request declares; default: `main`
+ * @returns undefined if the session has no policy for the role
  */
 export function findPolicy(policies: Policies, role: DeclaredAgentRole = 'main'): string | undefined {
   return getKeys(role)
@@ -51,15 +52,18 @@ export function findPolicy(policies: Policies, role: DeclaredAgentRole = 'main')
     .find((name) => name !== undefined)
 }
 
-/** Returns the keys from the narrowest to the widest. The main role's policy samples summaries. */
+/**
+ * Returns the keys that apply to a role, in order of precedence. Compactions use the policy of the main role unless
+ * they have their own.
+ */
 function getKeys(role: DeclaredAgentRole): string[] {
   if (role === 'compaction') return [role, 'main', ALL_ROLES]
   return role.startsWith('subagent:') ? [role, 'subagent', ALL_ROLES] : [role, ALL_ROLES]
 }
 
-/** Returns the policy that a stored turn was sampled with; null: none. */
+/** Returns the policy with which a recorded turn was sampled; null: none. */
 export function readRecordedPolicy({ annotations }: { annotations: string }): string | null {
-  // Most turns have none, so they are not parsed.
+  // Most turns have no policy, so parsing is skipped.
   if (!annotations.includes('"policy"')) return null
   const { policy } = JSON.parse(annotations) as { policy?: unknown }
   return typeof policy === 'string' ? policy : null

@@ -1,4 +1,4 @@
-/** The prompt of a chat request in token mode, and how it was built. */
+/** The plan of a chat request's prompt in token mode. */
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ImagePosition } from '../../tokens/images/prompt-images.ts'
 import type { TemplateRejectionReason } from '../../tokens/prompt/template-rejection.ts'
@@ -6,39 +6,41 @@ import type { PrefixMatch } from '../matching/prefix-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
 
 /**
- * How a prompt was built. `extended`: the recorded ids of an earlier turn, followed by the new part. `forked`: the
- * same, but another request has already continued that turn. All others are rendered in full: `first`, nothing is
- * recorded yet; `branched`, no recorded turn is a prefix of this request; and the reasons why the template's new part
- * cannot be rendered alone.
+ * The way in which a prompt was built. `extended`: the recorded ids of an earlier turn, followed by new ones. `forked`:
+ * the same, but another request has already continued that turn. All other prompts are rendered completely: `first`,
+ * because no turn is cached; `branched`, because the request continues no turn; or because the template cannot extend
+ * the recorded ids.
  */
 export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | TemplateRejectionReason
 
+/** The source of a prompt's ids. */
 interface PromptOrigin {
   reason: PromptReason
-  /** The turn whose prompt and completion are the prefix of the prompt. */
+  /** The id of the turn whose prompt and completion are the prefix of the prompt. Absent: there is none. */
   from?: string
-  /** The number of tokens of that turn, without the replaced ones. */
+  /** The number of that turn's tokens that the prompt reuses. */
   reusedTokens: number
-  /** The number of sampled tokens at its end that the prompt replaces: the end of a turn. Absent: none. */
+  /** The number of tokens at the end of that turn that the prompt replaces with the template's. Absent: 0. */
   replacedTokens?: number
 }
 
+/** A planned prompt. */
 export interface PromptPlan {
   ids: PromptIds
   origin: PromptOrigin
-  /** The text that precedes the completion; for an extended prompt only the new part. */
+  /** The text before the completion; for an extended prompt, only that of the new ids. */
   text: string
-  /** For a truncated completion that is continued: the head of its turn, and the text sampled so far. */
+  /** For a truncated message that is continued: its header and the text sampled so far. */
   prefix?: string
   match: PrefixMatch<SessionTurn>
   parent: SessionTurn | undefined
-  /** The images in the order of the prompt. */
+  /** The images in the order of their positions. */
   images: readonly ImagePosition[]
-  /** The assistant message's text before the completion; absent: none. */
+  /** The text of the final message, if the completion continues it. */
   textBefore?: string
 }
 
-/** The prompt of a request for several completions, planned once, by the first of them. */
+/** The prompt of a request with several choices, which the first choice plans. */
 export interface ChoicesPrompt {
   readonly requestId: string
   readonly planned: Promise<PromptPlan>

@@ -1,10 +1,10 @@
-/** Validation and construction of session ids. */
+/** Validates, creates and encodes session ids. */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 
 /**
- * First path segments that the API itself uses. A session of such a name would have the base URL of a route, so no
- * session's id begins with one.
+ * The first path segments of the API's routes. The id of a session must not begin with one, because its base URL would
+ * be that of a route.
  */
 export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'admin',
@@ -28,33 +28,36 @@ export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'ws',
 ])
 
-/** The first segment of ids `runs/{run}/{name}`: several training jobs share one database, each with its own run. */
+/**
+ * The first segment of ids of the form `runs/{run}/{name}`. Training jobs that share one database have separate runs.
+ */
 const RUNS = 'runs'
 
-/** The limit on an id in UTF-8. */
+/** The maximum size of an id in UTF-8. */
 export const MAX_SESSION_ID_BYTES = 512
 
-/** Control characters, and unpaired surrogates, which have no UTF-8. */
+/** Matches control characters and unpaired surrogates, which cannot be encoded in UTF-8. */
 const NO_TEXT = /[\p{Cc}\p{Cs}]/u
 
-/** Segments that clients and intermediate servers remove from a path, which would then name another session. */
+/** The segments that clients and intermediate servers remove from a path, so that it would name another session. */
 const UNSTABLE_SEGMENTS: readonly string[] = ['', '.', '..']
 
-/** Returns whether a URL preserves the text as an id: `task-7`, `harbor/hello-world:0`, `größe +1`. */
+/** Returns whether a text is a valid session id, such as `task-7`, `harbor/hello-world:0` or `größe +1`. */
 export function isSessionId(text: string): boolean {
   return findProblem(text) === undefined
 }
 
-/** @returns `text` itself. @throws ProxyError `invalid_request` that states why it is no id */
+/** Validates a session id. @returns `text` itself @throws ProxyError `invalid_request` with the problem */
 export function parseSessionId(text: string): string {
   const problem = findProblem(text)
   if (problem === undefined) return text
   throw new ProxyError('invalid_request', `Not a session id: ${problem}`, { param: 'session_id' })
 }
 
+/** Returns the reason why a text is not a valid session id; undefined: it is one. */
 function findProblem(text: string): string | undefined {
   if (text === '' || Buffer.byteLength(text) > MAX_SESSION_ID_BYTES)
-    return `it takes 1 to ${MAX_SESSION_ID_BYTES} bytes`
+    return `it must have 1 to ${MAX_SESSION_ID_BYTES} bytes`
   if (NO_TEXT.test(text)) return 'it contains a control character, or an unpaired surrogate'
   const segments = text.split('/')
   const unstable = segments.find((segment) => UNSTABLE_SEGMENTS.includes(segment))
@@ -65,39 +68,40 @@ function findProblem(text: string): string | undefined {
 }
 
 /**
- * The form of the ids of sessions for requests that name none. Turn ids of such a session begin with the end of its id,
- * so that the id of a response suffices to find the session.
+ * Matches the id of a session that was created for a request without one. Its turn ids begin with the end of the
+ * session id, so that the id of a response suffices to find the session.
  */
 const BARE_SESSION = /^bare-([\da-f]{8}-[\da-f]{4}-[\da-f]{4})$/
 
+/** The length of the beginning of a turn id that the session id contains. */
 const SHARED_CHARS = '00000000-0000-4000'.length
 
-/** Returns the id of a new session for a request that names none. */
+/** Creates the id of a session for a request that names none. */
 export function newBareSessionId(): string {
   return findBareSession(randomUUID())
 }
 
-/** Returns the id of the session that a turn belongs to, if its request named none. */
+/** Returns the id of a turn's session, if the request of the turn named no session. */
 export function findBareSession(turnId: string): string {
   return `bare-${turnId.slice(0, SHARED_CHARS)}`
 }
 
-/** Returns a new turn id, a UUID. */
+/** Creates the id of a turn in the session, a UUID. */
 export function newTurnId(sessionId: string): string {
   const turnId = randomUUID()
   const shared = BARE_SESSION.exec(sessionId)?.[1]
   return shared === undefined ? turnId : shared + turnId.slice(SHARED_CHARS)
 }
 
-/** Returns the run that the session belongs to; undefined: none. */
+/** Returns the run of a session; undefined: it has none. */
 export function parseRun(sessionId: string): string | undefined {
   const [first, run, name] = sessionId.split('/', 3)
   return first === RUNS && name !== undefined ? run : undefined
 }
 
 /**
- * Returns the common prefix of the ids of a run's sessions. @throws ProxyError `invalid_request` for an invalid name of
- * a run
+ * Returns the prefix of the session ids of a run.
+ * @throws ProxyError `invalid_request` for an invalid name of a run
  */
 export function getRunIdPrefix(run: string): string {
   const prefix = `${RUNS}/${run}/`
@@ -108,13 +112,16 @@ export function getRunIdPrefix(run: string): string {
 }
 
 /**
- * Returns the id in ASCII without spaces, as in keys: most characters are unchanged, the others are percent-encoded.
+ * Encodes a session id in ASCII without spaces, as in keys. Characters outside of `A-Za-z0-9._~:-` are percent-encoded.
  */
 export function encodeSessionId(sessionId: string): string {
   return sessionId.replace(/[^A-Za-z0-9._~:-]+/g, encodeURIComponent)
 }
 
-/** @returns undefined for text that {@link encodeSessionId} never returns: an id has one key, not several */
+/**
+ * Decodes a session id. @returns undefined for text that {@link encodeSessionId} never returns, since an id must have
+ * only one encoded form
+ */
 export function decodeSessionId(encoded: string): string | undefined {
   try {
     const sessionId = decodeURIComponent(encoded)

@@ -1,7 +1,7 @@
 /**
- * The cache of a session between its requests, by which the cost of a request depends only on its new part: the raw
- * requests, the messages as a tree, prompts in the form of engines, and the turns that requests continue. Evicting any
- * of it only makes the next request slower; the cache ends with its session.
+ * The cache of a session, by which the cost of a request depends only on its new part: raw requests, messages as a
+ * tree, prompts in the form of engines, and the turns that requests continue. Eviction only makes the next request
+ * slower. The cache is discarded when its session ends.
  */
 import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { RequestReader } from '../../../protocol/canonical/request-reader.ts'
@@ -14,7 +14,7 @@ import type { ChoicesPrompt } from './prompt-plan.ts'
 /** The measured size of an almost empty cache. */
 const OWN_BYTES = 5_000
 
-/** The approximate size of an idempotency key and its entry. */
+/** The estimated size of an idempotency key and its entry. */
 const KEY_BYTES = 128
 
 /** The cache of one session. */
@@ -23,23 +23,25 @@ export class SessionMemory {
   readonly messages = new MessageTree()
   readonly prompts = new PromptLists()
   readonly callIds = new ToolCallIds()
-  /** The rewrite policy for tool calls that the agent sends back changed. */
+  /** The tool-call rewrite policy of the session. */
   editedCalls: ToolCallRewritePolicy = 'auto'
-  /** The turns that requests continue; undefined: not known yet. */
+  /** The turns that requests can continue; undefined: they have not been read. */
   turns: SessionTurns | undefined
-  /** In chat mode: whether each turn of the session that can be continued is in {@link turns}. */
+  /** In chat mode: whether {@link turns} has all turns of the session that can be continued. */
   isComplete = false
-  /** The idempotency keys of requests; undefined: unknown, because there were requests before this cache. */
+  /**
+   * The idempotency keys of all earlier requests; undefined: unknown, because there were requests before this cache.
+   */
   idempotencyKeys: Set<string> | undefined
-  /** The prompt of the latest request for several completions. */
+  /** The prompt of the latest request with several choices. */
   choicesPrompt: ChoicesPrompt | undefined
-  /** Pending while the turns are read from the store, for all requests that wait for them. */
+  /** The read of {@link turns} from the store, while it is pending; all requests that need them share it. */
   readingTurns: Promise<SessionTurns> | undefined
 
   get bytes(): number {
     const { requests, messages, prompts, turns, idempotencyKeys: keys } = this
-    // Counted once: the values are shared as long as all requests have become messages, as are the ids of recorded
-    // turns.
+    // Counted once, because both caches share values until requests are added that have not become messages, and share
+    // ids of recorded turns.
     const values = Math.max(requests.valueBytes, messages.valueBytes)
     const ids = Math.max(prompts.idBytes, turns?.bytes ?? 0)
     const names = this.callIds.bytes + (keys?.size ?? 0) * KEY_BYTES

@@ -1,4 +1,4 @@
-/** Creates stored sessions, and finds those that requests name. */
+/** Creates the rows of sessions, and finds the session of a request. */
 import { ProxyError } from '../../../base/errors.ts'
 import { createSessionMovedError, type SessionOwnership } from '../../store/port/node-coordination.ts'
 import type { SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
@@ -7,35 +7,40 @@ import type { NewSessionRequest } from './new-session.ts'
 import { readPolicies } from './policies.ts'
 import { parseSessionId } from './session-id.ts'
 
+/** The options of {@link Sessions}. */
 export interface SessionsOptions {
-  /** Whether a request for a session that does not exist is rejected instead of creating it. */
+  /** Whether a request for a session that does not exist is rejected, instead of creating the session. */
   strict: boolean
-  /** The time to live of sessions that name none; null: unlimited. */
+  /** The time to live of sessions that are created without one; null: unlimited. */
   defaultTtlMs: number | null
-  /** The budgets of sessions that name none; default: none. */
+  /** The budgets of sessions that are created without any; default: none. */
   limits?: SessionLimits | null
   /** The listeners of the sessions' events. */
   activity?: Activity
-  /** The wall clock, in milliseconds since the epoch. */
+  /** Returns the wall-clock time in milliseconds since the epoch. */
   clock?: () => number
-  /** The monotonic clock in milliseconds, which no change of the time affects. Default: the process's, or `clock`. */
+  /**
+   * Returns the time of a monotonic clock in milliseconds, which changes of the wall clock do not affect. Default: the
+   * process's, or `clock`.
+   */
   steadyClock?: () => number
   generateId?: () => string
-  /** The metadata of each new session, after and with lower precedence than its creator's. */
+  /** Returns metadata that is added to each new session. The creator's metadata takes precedence. */
   metadata?: () => Record<string, unknown>
-  /** The time that a change waits for cancelled requests to close their turns. */
+  /** How long a change waits for cancelled requests to close their turns. Default: 10 s. */
   settleMs?: number
   sweepIntervalMs?: number
-  /** The limit on the caches of all sessions. Default: 512 MiB. */
+  /** The maximum size of the caches of all sessions. Default: 512 MiB. */
   memoryBytes?: number
 }
 
-/** A session's row, with its epoch if several nodes share the database. */
+/** A session's row, with this node's ownership if several nodes share the database. */
 export interface SessionClaim {
   record: SessionRecord
   claimed: SessionOwnership | undefined
 }
 
+/** Access to the rows of sessions. */
 export class SessionRecords {
   readonly #store: TurnStore
   readonly #options: Required<SessionsOptions>
@@ -45,13 +50,16 @@ export class SessionRecords {
     this.#options = options
   }
 
-  /** @param isOwn whether this node is to own the session, if several nodes share the database */
+  /**
+   * Creates a session, or finds the existing one unchanged.
+   * @param isOwn whether this node becomes the owner, if several nodes share the database
+   */
   async create(sessionId: string, request: NewSessionRequest, isOwn = false) {
     const result = await this.#store.createSession({
       sessionId,
       createdAtMs: this.#options.clock(),
       ttlMs: request.ttlMs === undefined ? this.#options.defaultTtlMs : request.ttlMs,
-      // Spread twice: the creator's metadata comes first, and has precedence.
+      // The creator's metadata is spread twice, so that its fields come first and also take precedence.
       metadata: { ...request.metadata, ...this.#options.metadata(), ...request.metadata },
       samplingParams: request.samplingParams ?? {},
       trustAgent: request.trustAgent ?? false,
@@ -68,8 +76,10 @@ export class SessionRecords {
   }
 
   /**
-   * Finds or creates the session of a request; a key with a tag creates none. @returns `claimed` undefined: the
-   * database is not shared
+   * Finds or creates the session of a request, and makes this node its owner. A request whose key has a tag does not
+   * create one.
+   * @returns `claimed` undefined: the database is not shared
+   * @throws ProxyError `invalid_request`, `session_not_found`, `unauthorized`, `session_moved`
    */
   async findOrCreate(sessionId: string, keyTag: string | null = null): Promise<SessionClaim> {
     const { shared } = this.#store
@@ -84,7 +94,7 @@ export class SessionRecords {
   }
 
   /**
-   * Makes this node the owner of a session, if several share the database.
+   * Makes this node the owner of a session, if several nodes share the database.
    * @returns undefined: there is no such session
    * @throws ProxyError `session_moved`: another node owns it
    */
@@ -98,6 +108,7 @@ export class SessionRecords {
   }
 }
 
+/** Returns the session. @throws ProxyError `session_not_found` if it is undefined */
 export function requireSession<T>(session: T | undefined): T {
   if (session === undefined) throw createNotFoundError()
   return session

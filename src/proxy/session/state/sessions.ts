@@ -1,10 +1,10 @@
 /**
- * The life cycle of sessions: created by a trainer or by an agent's first request, open to requests until completed or
- * aborted, reset before a retry, finally deleted or swept.
+ * The life cycle of sessions. A session is created by a trainer or by an agent's first request, accepts requests until
+ * it is completed or aborted, may be reset before a retry of its rollout, and is finally deleted or swept.
  *
  * All operations on one session run in the order of their calls. A change (complete, abort, reset, delete) defers later
- * requests, cancels those in flight and waits until their turns are closed before it is written. So a trainer that
- * reads after the response sees an idle session, and no turn from before a reset appears after it.
+ * requests, cancels those in flight and waits until their turns are closed before it is written. When a trainer
+ * receives the response to a change, the session is therefore idle, and no turn from before a reset appears after it.
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
@@ -34,20 +34,23 @@ export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
 export type { SessionsOptions } from './session-records.ts'
 export type { TurnAllocation } from './turn-allocation.ts'
 
+/** Callbacks for the end of sessions and for sweeps. */
 interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
-  /** Called when the cache of the session's requests is discarded: completed, aborted, reset, deleted or swept. */
+  /** Called when a session is completed, aborted, reset, deleted or swept, and its cache is discarded. */
   onEnded(sessionId: string): void
 }
 
-/** The interval at which a client that waits for the end of a session polls a shared database. */
+/** The polling interval of a client that waits for the end of a session in a shared database. */
 const POLL_MS = 1_000
 
+/** The outcome of {@link Sessions.wait}. */
 interface WaitResult {
   session: SessionRecord
   /** Whether the session was still active after the timeout. */
   timedOut: boolean
 }
 
+/** All sessions of the proxy. */
 export class Sessions {
   readonly #store: TurnStore
   readonly #hooks: SessionHooks
@@ -69,7 +72,7 @@ export class Sessions {
       metadata: () => ({}),
       settleMs: 10_000,
       sweepIntervalMs: 60_000,
-      // Enough for some 280 sessions of 100,000 tokens.
+      // Enough for about 280 sessions of 100,000 tokens.
       memoryBytes: 512 * 1024 * 1024,
       limits: null,
       ...options,
@@ -89,7 +92,7 @@ export class Sessions {
     return this.#options.strict
   }
 
-  /** Creates a session, or finds it unchanged. @throws ProxyError `invalid_request` for an invalid id */
+  /** Creates a session, or finds the existing one unchanged. @throws ProxyError `invalid_request`, `unsupported` */
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
     checkNewSession(request)
     const sessionId = parseSessionId(request.sessionId ?? this.#options.generateId())
@@ -97,7 +100,8 @@ export class Sessions {
   }
 
   /**
-   * Returns another node that owns the session, if several share the database; undefined: this node or none owns it.
+   * Returns the other node that owns the session, if several nodes share the database; undefined: this node or none
+   * owns it.
    */
   async findOtherOwner(sessionId: string): Promise<NodeStatus | undefined> {
     const { shared } = this.#store
@@ -106,14 +110,14 @@ export class Sessions {
     return this.#lives.get(sessionId)?.isLoaded ? undefined : shared.readOwner(sessionId)
   }
 
-  /** Returns whether this node serves the session's requests, as far as it knows. */
+  /** Returns whether this node owns the session, according to its own state. */
   isOwned(sessionId: string): boolean {
     return this.#store.shared === undefined || this.#lives.get(sessionId)?.isLoaded === true
   }
 
   /**
-   * Makes this node the owner of a session that is in the database, before a request for it is read.
-   * @returns false: another node became the owner meanwhile, and serves the request
+   * Makes this node the owner of an existing session, before a request for it is read.
+   * @returns false: another node became the owner meanwhile, and must serve the request
    */
   async acquireOwnership(sessionId: string): Promise<boolean> {
     if (this.isOwned(sessionId)) return true
@@ -130,15 +134,12 @@ export class Sessions {
     }
   }
 
-  /** Records that a forwarded response of the session may not have reached its client. */
+  /** Records that the delivery of a forwarded response is unknown. */
   markDeliveryUnknown(sessionId: string): void {
     this.#lives.get(sessionId)?.markDeliveryUnknown()
   }
 
-  /**
-   * Handles the loss of ownership: another node owns the session, so its cache is discarded and its requests here are
-   * cancelled.
-   */
+  /** Handles the loss of ownership to another node: discards the session's cache and cancels its requests here. */
   async handleOwnershipLoss(sessionId: string): Promise<void> {
     const live = this.#lives.get(sessionId)
     if (live !== undefined) await this.#loseOwnership(live)
@@ -149,25 +150,29 @@ export class Sessions {
     return requireSession(await this.find(sessionId))
   }
 
-  /** @returns undefined if there is no such session */
+  /** Returns the session; undefined: there is no such session. */
   find(sessionId: string): Promise<SessionRecord | undefined> {
     return this.#store.getSession(sessionId)
   }
 
   /**
-   * Ends the session as completed. Requests in flight do not delay it: they are cancelled, and their turns are
-   * `aborted`. A session that has ended is unchanged. @throws ProxyError `session_not_found`
+   * Ends the session as completed. Requests in flight are cancelled, and their turns are `aborted`. A session that has
+   * ended is not changed.
+   * @throws ProxyError `session_not_found`
    */
   complete(sessionId: string): Promise<SessionRecord> {
     return this.#end(sessionId, 'completed')
   }
 
-  /** Ends the session as aborted, otherwise like {@link complete}. */
+  /** Ends the session as aborted; otherwise as {@link complete} does. */
   abort(sessionId: string): Promise<SessionRecord> {
     return this.#end(sessionId, 'aborted')
   }
 
-  /** Deletes turns, reward and marks and reopens the session, ended or not. @throws ProxyError `session_not_found` */
+  /**
+   * Deletes the session's turns, reward and marks, and reopens the session if it has ended. @throws ProxyError
+   * `session_not_found`
+   */
   reset(sessionId: string): Promise<SessionRecord> {
     return this.#change(sessionId, 'reset', async (live, epoch) => {
       const session = await this.#store.resetSession(sessionId, this.#options.clock(), epoch)
@@ -179,7 +184,7 @@ export class Sessions {
     })
   }
 
-  /** @returns whether there was such a session */
+  /** Deletes the session. @returns whether it existed */
   delete(sessionId: string): Promise<boolean> {
     return this.#change(sessionId, 'deleted', async (live, epoch) => {
       const deleted = await this.#store.deleteSession(sessionId, epoch)
@@ -189,7 +194,8 @@ export class Sessions {
   }
 
   /**
-   * @param reward `turns` by index or by id
+   * Sets the reward of the session.
+   * @param reward `turns` may be named by index or by id
    * @throws ProxyError `session_not_found`, `turn_not_found`
    */
   setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
@@ -201,7 +207,7 @@ export class Sessions {
     })
   }
 
-  /** Sets labels and notes, like {@link setReward}. */
+  /** Changes labels and notes; otherwise as {@link setReward} does. */
   updateMarks(sessionId: string, change: MarksChange): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
       const byIndex = await withTurnsByIndex(this.#store, () => this.get(sessionId), change)
@@ -212,14 +218,14 @@ export class Sessions {
   }
 
   /**
-   * Resolves when the session is completed or aborted, or after `timeoutMs`. Waiting requires no polling on a single
-   * node.
-   * @throws ProxyError `session_not_found`, also when it is deleted meanwhile; `shutting_down`; `signal.reason`
+   * Waits until the session is completed or aborted, or until `timeoutMs` has passed. It polls only a shared database.
+   * @throws ProxyError `session_not_found`, also when it is deleted meanwhile; `shutting_down`; `signal.reason` after
+   *   an abort
    */
   async wait(sessionId: string, timeoutMs: number, signal: AbortSignal): Promise<WaitResult> {
     using reference = this.acquire(sessionId)
     const { live } = reference
-    // The outcome is wrapped in an object: a promise as the return value would block the queue until it resolves.
+    // The promise is wrapped in an object. Returned directly, it would block the queue until it resolves.
     const { session, ended } = await live.runInOrder(async () => {
       const session = await this.get(sessionId)
       if (session.status !== 'active') return { session, ended: undefined }
@@ -235,9 +241,9 @@ export class Sessions {
   }
 
   /**
-   * Begins an agent's request; a session that does not exist is created. Indices follow the order of arrival, after the
-   * last stored one.
-   * @param keyTag of the agent's key, if the request came with one: null for one without a tag
+   * Begins an agent's request: loads or creates the session and allocates the next index. Indices follow the order of
+   * arrival.
+   * @param keyTag the tag of the agent's key; null: the key has none; undefined: the request has no session key
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an invalid id),
    *   `shutting_down`, `session_moved`, `limit_reached`, `unauthorized` (as {@link rejectEndedKey})
    */
@@ -258,8 +264,9 @@ export class Sessions {
   }
 
   /**
-   * Checks an agent's key: one with a tag is valid only while its session exists, and a session with a tag accepts no
-   * other key. @throws ProxyError `unauthorized`
+   * Validates an agent's key. A key with a tag is valid only while its session exists, and a session with a tag accepts
+   * only keys with this tag.
+   * @throws ProxyError `unauthorized`
    */
   async rejectEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
     const live = this.#lives.get(sessionId)
@@ -267,30 +274,30 @@ export class Sessions {
     if (keyTag !== (config?.keyTag ?? null)) throw createEndedKeyError()
   }
 
-  /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
+  /** The expired sessions whose removal is deferred because there are many, as of the last sweep. */
   get deferredSweep(): SweepBacklog | undefined {
     return this.#sweeper.backlog
   }
 
   /**
-   * Removes sessions whose time to live is over; if they are a large share of all, only after an hour. Also runs
-   * periodically.
-   * @param allowed the number of sessions that the operator permits to remove at once, whatever their share
-   * @returns their ids
+   * Removes sessions whose time to live has ended. If they are a large share of all sessions, their removal is deferred
+   * for an hour. It also runs periodically.
+   * @param allowed the number of sessions that the operator permits to remove immediately, regardless of their share
+   * @returns the ids of the removed sessions
    */
   sweep(allowed = 0): Promise<string[]> {
     return this.#sweeper.sweep(allowed)
   }
 
   /**
-   * Waits for the requests in flight, and cancels the rest after the grace period.
-   * @returns whether every request ended by itself
+   * Waits for the requests in flight, and cancels those that remain after the grace period.
+   * @returns whether every request ended without being cancelled
    */
   drain(graceMs: number): Promise<boolean> {
     return this.#lives.drain(graceMs)
   }
 
-  /** Rejects new requests, and ends those in flight and all waiting clients. The store's owner closes the store. */
+  /** Rejects new requests, cancels those in flight, and rejects waiting clients. The owner of the store closes it. */
   async close(): Promise<void> {
     this.#closed = true
     this.#sweeper.stop()
@@ -306,7 +313,10 @@ export class Sessions {
     return { bytes: this.#lives.bytes, sessions: remembered.length }
   }
 
-  /** Acquires a reference to a session, which need not exist. It stays in memory until the reference is released. */
+  /**
+   * Acquires a reference to a session, which need not exist in the store. The session stays in memory until the
+   * reference is disposed.
+   */
   acquire(sessionId: string): SessionReference {
     return this.#lives.acquire(sessionId)
   }
@@ -335,7 +345,7 @@ export class Sessions {
       const session = requireSession(record)
       this.#onEnded(sessionId)
       live.resolveWaiters(session)
-      // Not for a session that had ended before, in this millisecond or an earlier one.
+      // A session that had ended before, even in this millisecond, emits no event.
       if (!hadEnded && session.endedAtMs === atMs)
         this.#options.activity.emit({ type: 'session_ended', session_id: sessionId, status })
       return session
@@ -343,7 +353,9 @@ export class Sessions {
   }
 
   /**
-   * Applies a change. If the owner is an unreachable node, ownership is taken from it, which fences its further writes.
+   * Applies a change. If an unreachable node owns the session, this node becomes the owner, which fences further writes
+   * of the other.
+   * @param how the change as a participle, for the error of cancelled requests
    */
   #change<T>(
     sessionId: string,
@@ -354,7 +366,7 @@ export class Sessions {
       const { shared } = this.#store
       await live.cancelRequests(() => createCancelledError(sessionId, how), this.#options.settleMs)
       await shared?.waitUntilValid()
-      // A request that has not settled is fenced by another epoch.
+      // With a request that has not settled, a new epoch is claimed, which fences the request.
       if (live.epoch !== undefined && !live.isBusy) {
         try {
           return await write(live, live.epoch)
@@ -367,7 +379,7 @@ export class Sessions {
   }
 
   async #loadState(live: LiveSession, { record, claimed }: SessionClaim): Promise<void> {
-    // Cancels requests of an earlier ownership of this node: another node has owned the session since.
+    // Cancel requests from an earlier ownership by this node: another node has owned the session since.
     await live.cancelRequests(() => createSessionMovedError(live.sessionId), this.#options.settleMs)
     const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
     const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
@@ -380,14 +392,14 @@ export class Sessions {
     await live.cancelRequests(() => createSessionMovedError(live.sessionId), this.#options.settleMs)
   }
 
-  /** Checks whether the session was ended at another node. */
+  /** Checks whether the session has ended through another node. */
   async #pollForEnd(live: LiveSession): Promise<void> {
     const session = await this.find(live.sessionId).catch(() => 'unknown' as const)
     if (session === undefined) live.rejectWaiters(createNotFoundError())
     else if (session !== 'unknown' && session.status !== 'active') live.resolveWaiters(session)
   }
 
-  /** Discards the state of a session that was deleted from the store. */
+  /** Discards the state of a session that has been deleted from the store. */
   #forget(live: LiveSession): void {
     live.replaceState(undefined)
     live.rejectWaiters(createNotFoundError())
@@ -397,7 +409,7 @@ export class Sessions {
 
   #swept(sessionId: string): void {
     using reference = this.acquire(sessionId)
-    // A request that has not opened its turn yet does not prevent the sweep: its session no longer exists.
+    // A request that has not opened its turn does not prevent the sweep, so it must be cancelled.
     void reference.live.cancelRequests(
       () => createCancelledError(sessionId, 'deleted'),
       this.#options.settleMs,

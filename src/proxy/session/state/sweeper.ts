@@ -1,54 +1,58 @@
-/** Removes sessions whose time to live is over: periodically, and on request. */
+/** Removes sessions whose time to live has ended: periodically, and on request. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { SessionCount, TurnStore } from '../../store/port/turn-store.ts'
 import type { SessionsOptions } from './session-records.ts'
 
-/** The share of all sessions above which removal is deferred: normally fewer expire while no proxy runs. */
-const MOST_SHARE = 0.25
-/** The number of sessions that are deleted whatever their share. */
-const HANDFUL = 20
+/**
+ * The share of all sessions above which the removal of expired ones is deferred: normally, fewer expire while no proxy
+ * runs.
+ */
+const MAX_SHARE = 0.25
+/** The number of expired sessions that are removed regardless of their share. */
+const MAX_NEGLIGIBLE = 20
+/** How long the removal is deferred. */
 const DEFER_MS = 3_600_000
 /**
- * Sessions that expired so shortly before the start had no sweep yet, and a wrong clock is wrong by more. Otherwise a
- * proxy that is often killed would defer sessions that live for minutes, each time for an hour.
+ * Sessions that expired less than this before the start are not deferred: no sweep has run since, and a wrong clock is
+ * usually wrong by more. Otherwise, a proxy that is often killed would defer sessions with a time to live of minutes by
+ * an hour each time.
  */
 const UNSWEPT_MS = 300_000
 
-/** Expired sessions whose removal is deferred: `expired`. */
+/** The expired sessions whose removal is deferred: `expired` of all `sessions`. */
 export interface SweepBacklog extends Pick<SessionCount, 'sessions' | 'expired'> {
   /** The remaining time of the deferral. */
   readonly restMs: number
 }
 
+/** Callbacks for the results of sweeps. */
 export interface SweeperHooks {
-  /** Called when the session has been deleted from the store. */
+  /** Called when a session has been deleted from the store. */
   onSwept(sessionId: string): void
-  /** Called when a sweep failed; the next one tries again. */
+  /** Called when a sweep failed; it is repeated after the interval. */
   onSweepFailed(error: ProxyError): void
-  /** Called once when so many sessions had expired before the start that their removal is deferred. */
+  /** Called once when the removal of sessions that expired before the start begins to be deferred. */
   onSweepDeferred(backlog: SweepBacklog): void
 }
 
 type SweeperOptions = Pick<Required<SessionsOptions>, 'clock' | 'steadyClock' | 'sweepIntervalMs'>
 
 /**
- * Prevents that a wrong clock deletes everything. While a proxy runs its monotonic clock measures time, whatever
- * happens to the wall clock, but it cannot know whether the wall clock was right at its start. A proxy that starts with
- * a clock that is weeks ahead finds that most sessions have expired. Their removal is deferred for an hour, so that an
- * operator can notice.
+ * Removes expired sessions, but protects them from a wrong clock. While a proxy runs, its monotonic clock measures time
+ * regardless of the wall clock, but it cannot determine whether the wall clock was right at the start. If the clock was
+ * weeks ahead then, most sessions seem to have expired. Their removal is deferred for an hour, so that an operator can
+ * notice.
  */
 export class Sweeper {
   readonly #store: Pick<TurnStore, 'countSessions' | 'sweep'>
   readonly #hooks: SweeperHooks
   readonly #options: SweeperOptions
-  /** The offset between the two clocks at the start. */
+  /** The difference between the wall clock and the monotonic clock at the start. */
   readonly #steadyOffsetMs: number
-  /**
-   * The time before which sessions expired while this process did not run; later ones may have expired during its life.
-   */
+  /** The time before which sessions count as expired before the start. */
   readonly #unseenUntilMs: number
   readonly #timer: NodeJS.Timeout
-  /** The time on the monotonic clock at which sessions that had expired before the start were found to be too many. */
+  /** The time on the monotonic clock at which the deferral began; undefined: nothing is deferred. */
   #sinceMs: number | undefined
   #backlog: SweepBacklog | undefined
 
@@ -66,25 +70,25 @@ export class Sweeper {
     this.#timer = setInterval(() => void this.#sweepOrReport(), options.sweepIntervalMs).unref()
   }
 
-  /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
+  /** The expired sessions whose removal is deferred, as of the last sweep. */
   get backlog(): SweepBacklog | undefined {
     return this.#backlog
   }
 
   /**
-   * Removes expired sessions. If those that had expired before the start are a large share of all, they are deferred
-   * for an hour; others are removed meanwhile.
-   * @param allowed the number of sessions that the operator permits to remove at once, whatever their share
+   * Removes expired sessions. If those that had expired before the start are a large share of all, their removal is
+   * deferred for an hour, while others are removed.
+   * @param allowed the number of sessions that the operator permits to remove immediately, regardless of their share
    * @returns the ids of the removed sessions
    */
   async sweep(allowed: number): Promise<string[]> {
     const nowMs = this.#nowMs()
     const { expired } = await this.#store.countSessions(nowMs)
     const backlog = expired > allowed ? await this.#defer(nowMs) : undefined
-    // A sweep waits for all writes, and discards the cached rows of every session.
+    // Avoid needless sweeps: each waits for all writes, and discards the cached rows of every session.
     const isNeeded = expired > (backlog?.expired ?? 0)
     const sessionIds = isNeeded ? await this.#store.sweep(nowMs, backlog && this.#unseenUntilMs) : []
-    if (!backlog) this.#release()
+    if (!backlog) this.#endDeferral()
     for (const sessionId of sessionIds) this.#hooks.onSwept(sessionId)
     return sessionIds
   }
@@ -94,22 +98,21 @@ export class Sweeper {
   }
 
   /**
-   * Returns the time for expiry. Setting the clock forward does not make time pass: a session is removed only after the
-   * process has run until its end. Setting it back defers the end. Databases store whole milliseconds, and the monotonic
-   * clock has fractions.
+   * Returns the time by which sessions expire. If the wall clock is set forward, the monotonic clock counts; if it is
+   * set back, sessions expire later. The time is rounded because databases store whole milliseconds.
    */
   #nowMs(): number {
     const { clock, steadyClock } = this.#options
     return Math.floor(Math.min(clock(), steadyClock() + this.#steadyOffsetMs))
   }
 
-  /** @returns undefined: the sessions may be deleted */
+  /** Updates the deferral. @returns the deferred sessions; undefined: all expired sessions may be removed */
   async #defer(nowMs: number): Promise<SweepBacklog | undefined> {
     const { sessions, expired } = await this.#store.countSessions(Math.min(nowMs, this.#unseenUntilMs))
     const before = this.#backlog
-    // New sessions reduce the share of the deferred ones, and are no reason to delete them.
-    const most = this.#sinceMs === undefined ? Math.max(HANDFUL, sessions * MOST_SHARE) : HANDFUL
-    if (expired <= most) this.#release()
+    // New sessions reduce the share of the deferred ones, which must not end the deferral.
+    const most = this.#sinceMs === undefined ? Math.max(MAX_NEGLIGIBLE, sessions * MAX_SHARE) : MAX_NEGLIGIBLE
+    if (expired <= most) this.#endDeferral()
     else {
       const steadyMs = this.#options.steadyClock()
       this.#sinceMs ??= steadyMs
@@ -120,8 +123,8 @@ export class Sweeper {
     return this.#backlog
   }
 
-  /** Ends the deferral; a later one lasts its full time. */
-  #release(): void {
+  /** Ends the deferral. A later one lasts an hour again. */
+  #endDeferral(): void {
     this.#sinceMs = undefined
     this.#backlog = undefined
   }

@@ -1,12 +1,13 @@
-/** Values for turns, which trainers and people name by index or by id. */
+/** Converts values for turns that trainers and people name by index or by id. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { SessionRecord, TurnReader } from '../../store/port/turn-store.ts'
 
-/** The form of whole numbers in JSON. */
+/** Matches an index: an integer without leading zeros, as in JSON. */
 const INDEX = /^(?:0|[1-9]\d{0,8})$/
 
 /**
- * @returns `values` with its turns by index @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request`
+ * Returns `values` with the keys of `turns` converted to indices.
+ * @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request`
  */
 export async function withTurnsByIndex<Given extends { turns?: Record<string, unknown> }>(
   store: Pick<TurnReader, 'getTurn'>,

@@ -1,7 +1,7 @@
 /**
- * Claude Code (observed: 2.1.330). Each request of a sub-agent has its id in a header. Other purposes are declared in
- * `x-claude-code-request-class`, but only with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` in the agent's environment; without
- * it, the rules recognize known requests by their text.
+ * Rules for Claude Code (observed: 2.1.330). Each request of a sub-agent has the sub-agent's id in a header. Other
+ * purposes are declared in `x-claude-code-request-class`, but only with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` in the
+ * agent's environment; without it, the rules recognize known requests by their text.
  */
 import type { DeclaredAgentRole } from '../agent-role.ts'
 import { getSubagentRole } from '../agent-role.ts'
@@ -18,7 +18,7 @@ import {
 
 const AGENT_ID = 'x-claude-code-agent-id'
 
-const LINE_OF_CLASS: ReadonlyMap<string | undefined, DeclaredAgentRole> = new Map([
+const ROLE_BY_CLASS: ReadonlyMap<string | undefined, DeclaredAgentRole> = new Map([
   ['main', 'main'],
   ['subagent', 'subagent'],
   ['workflow', 'subagent'],
@@ -32,9 +32,9 @@ const isClaudeCode = (call: RequestEvidence) => isAgent(call, /^claude-cli\//)
 const requestClass: AgentRoleRule = {
   name: 'claude_code_request_class',
   find(call) {
-    const line = LINE_OF_CLASS.get(findHeader(call, 'x-claude-code-request-class'))
+    const line = ROLE_BY_CLASS.get(findHeader(call, 'x-claude-code-request-class'))
     const agentId = findHeader(call, AGENT_ID)
-    // A sub-agent's compaction is part of its own work.
+    // The compaction of a sub-agent belongs to the sub-agent's role.
     return agentId !== undefined && line !== undefined && line !== 'side' ? getSubagentRole(agentId) : line
   },
 }
@@ -65,7 +65,7 @@ const quotaProbe: AgentRoleRule = {
   },
 }
 
-/** Title requests ask for JSON and contain the session's text in `<session>` tags. */
+/** Title requests set a JSON response format and contain the session's text in `<session>` tags. */
 const sessionTitle: AgentRoleRule = {
   name: 'claude_code_session_title',
   find: (call) =>
@@ -77,7 +77,7 @@ const sessionTitle: AgentRoleRule = {
       : undefined,
 }
 
-/** The web page tool's request to a small model. */
+/** The web page tool sends the content of a page to a small model. */
 const webPage: AgentRoleRule = {
   name: 'claude_code_web_page',
   find: (call) =>

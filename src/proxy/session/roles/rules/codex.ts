@@ -1,14 +1,16 @@
 /**
- * Codex (observed: 0.169.0; its source is in `codex-rs`). `thread-id` contains the id of the thread, and a sub-agent's
- * request declares the kind of sub-agent in `x-openai-subagent`. `x-codex-turn-metadata` is JSON; its `request_kind` is
- * the purpose of the request: `turn`, `compaction`, `memory` or `prewarm`.
+ * Rules for Codex (observed: 0.169.0; its source is in `codex-rs`). `thread-id` contains the id of the thread, and a
+ * sub-agent's request declares the kind of sub-agent in `x-openai-subagent`. `x-codex-turn-metadata` is JSON; its
+ * `request_kind` is the purpose of the request: `turn`, `compaction`, `memory` or `prewarm`.
  */
 import { getSubagentRole } from '../agent-role.ts'
 import { type AgentRoleRule, findHeader, type RequestEvidence } from './rule.ts'
 
 const SUBAGENT = 'x-openai-subagent'
 
-/** Internal helpers of Codex that do not work on the task: they maintain its memory or review its permissions. */
+/**
+ * The kinds of internal helpers that do not work on the task: they maintain Codex's memory or review its permissions.
+ */
 const AUXILIARY = new Set(['memory_consolidation', 'guardian', 'guardian_review'])
 
 const memory: AgentRoleRule = {

@@ -1,20 +1,23 @@
 /**
- * Rules that recognize requests by the beginning of their prompts. Most such requests repeat the complete conversation
- * of the main agent, so that the turn they continue does not distinguish them from it. Observed: Qwen Code 0.24.4,
- * Gemini CLI 0.61.0, Claude Code 2.1.330, pi 1.6.0, LangChain 1.4 (`SummarizationMiddleware`).
- * Read in released packages: Cline CLI 3.0.65, nanocoder 1.30.0.
+ * Rules that recognize requests by the beginning of their prompts. Most of these requests repeat the complete
+ * conversation of the main agent, so that they would be inferred to be its continuation. Observed: Qwen Code 0.24.4,
+ * Gemini CLI 0.61.0, Claude Code 2.1.330, pi 1.6.0, LangChain 1.4 (`SummarizationMiddleware`). Read in released
+ * packages: Cline CLI 3.0.65, nanocoder 1.30.0.
  */
 import type { DeclaredAgentRole } from '../agent-role.ts'
 import { type AgentRoleRule, getLastUserText, getSystemText, isAgent, type RequestEvidence } from './rule.ts'
 
+/** The properties by which a known prompt is recognized, and the role of its requests. */
 interface PromptPattern {
   readonly name: string
   readonly line: DeclaredAgentRole
-  /** Pattern of the user agent; absent for a library or an agent that does not identify itself. */
+  /** A pattern of the user agent. Absent: the client is a library, or does not identify itself. */
   readonly agent?: RegExp
-  /** Beginning of the system prompt. */
+  /** The beginning of the system prompt. */
   readonly system?: RegExp
-  /** Beginning of the last user message or of one of its lines. */
+  /**
+   * The beginning of the last user message; with the flag `m`, of one of its lines. It is used if `system` is absent.
+   */
   readonly lastUser?: RegExp
 }
 

@@ -1,6 +1,6 @@
 /**
- * opencode. A sub-agent runs in a separate session and sends the parent session in a header. Title, summary and
- * compaction requests have specific system prompts and run in the session that they concern.
+ * Rules for opencode. A sub-agent has its own opencode session, and its requests name the parent session in a header.
+ * Title, summary and compaction requests have specific system prompts and run in the session that they concern.
  */
 import { getSubagentRole } from '../agent-role.ts'
 import { type AgentRoleRule, findHeader, getSystemText, isAgent, type RequestEvidence } from './rule.ts'
@@ -41,5 +41,8 @@ const compaction: AgentRoleRule = {
       : undefined,
 }
 
-/** Titles come first, since a sub-agent's session may request one; a sub-agent's compaction is part of its own work. */
+/**
+ * The rules in order of precedence. `title` and `summary` precede `parentSession`, since the session of a sub-agent may
+ * send such requests. `compaction` follows it, since the compaction of a sub-agent belongs to the sub-agent's role.
+ */
 export const OPENCODE_RULES: readonly AgentRoleRule[] = [title, summary, parentSession, compaction]

@@ -1,20 +1,24 @@
-/** Shared parts of the rules that find the role of a request by the conventions of known agents. */
+/**
+ * The interface of rules that find the role of a request by the conventions of known agents, and functions that they
+ * share.
+ */
 import type { ChatMessage } from '../../../../protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../protocol/canonical/request.ts'
 import type { DeclaredAgentRole } from '../agent-role.ts'
 
 export type RequestHeaders = Readonly<Record<string, string | string[] | undefined>>
 
-/** A request as its agent sent it, in canonical form. */
+/** The headers and the canonical body of a request, from which its role is found. */
 export interface RequestEvidence {
   readonly headers: RequestHeaders
   readonly request: CanonicalRequest
 }
 
-/** A rule that encodes one convention of one agent. */
+/** A rule for one convention of one agent. */
 export interface AgentRoleRule {
+  /** The recorded name, `rule` in {@link AgentRoleMatch}. */
   readonly name: string
-  /** @returns undefined if the rule does not apply to the request */
+  /** Returns the role of a request; undefined: the rule does not apply to it. */
   find(call: RequestEvidence): DeclaredAgentRole | undefined
 }
 
@@ -24,7 +28,7 @@ export function findHeader({ headers }: RequestEvidence, name: string): string |
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 
-/** Returns whether the user agent matches. */
+/** Returns whether the `user-agent` header matches. */
 export function isAgent(call: RequestEvidence, userAgent: RegExp): boolean {
   return userAgent.test(findHeader(call, 'user-agent') ?? '')
 }
@@ -37,7 +41,7 @@ export function hasTools({ request }: RequestEvidence): boolean {
   return request.kind === 'chat' && (request.body.tools?.length ?? 0) > 0
 }
 
-/** Returns the text of a message, without images and other parts. */
+/** Returns the text parts of a message, joined by line breaks. */
 export function getText(message: ChatMessage | undefined): string {
   const content: unknown = message?.content
   if (typeof content === 'string') return content
