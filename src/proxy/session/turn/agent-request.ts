@@ -1,4 +1,4 @@
-/** An agent's request, converted from its dialect to canonical form. */
+/** The request of an agent, converted from its dialect to canonical form. */
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
@@ -6,47 +6,50 @@ import type { SessionReference } from '../state/live-sessions.ts'
 import type { RetryInfo } from '../state/live-turn.ts'
 import type { RequestLog } from './request-log.ts'
 
+/** The canonical request with its session and metadata. */
 export interface AgentRequest {
-  /** The session, whose reference the caller releases when the response is over. */
+  /** A reference to the session, which the caller disposes when the response has ended. */
   session: SessionReference
-  /** The name of the agent-facing route in the store. */
+  /** The name of the agent-facing route, as it is recorded. */
   dialect: string
   request: CanonicalRequest
-  /** The request's messages as JSON, if their bytes are available: see {@link GenerationRequest}. */
+  /** The JSON of the messages, if their original bytes are available: see {@link GenerationRequest}. */
   messagesJson?: readonly Buffer[] | undefined
   stream: boolean
   /** The request metadata that the agent declares. */
   metadata: RequestMetadata
-  /** Annotations of the dialect, which are stored together with the engine's. */
+  /** The annotations of the dialect, which are recorded with the turn. */
   annotations?: Record<string, unknown> | undefined
-  /** The choice that this turn generates; absent: the request has one choice. */
+  /** The choice that the turn generates. Absent: the request has one choice. */
   choice?: Choice
-  /** The log of the request; absent: it is not logged. */
+  /** The log of the request. Absent: it is not logged. */
   log?: RequestLog | undefined
-  /** The span of the request, to which its turn is added; absent: it is not traced. */
+  /** The trace span of the request, to which the turn is added. Absent: the request is not traced. */
   span?: RequestSpan | undefined
 }
 
+/** What the client declares about a request. */
 export interface RequestMetadata extends RetryInfo {
-  /** The agent role, declared by a header or by the conventions of a known agent. */
+  /** The agent role that a header or the convention of a known agent declares. */
   agentRole?: AgentRoleAnnotation | undefined
   /**
-   * Whether the request has only a session's key. Its metadata is then ignored unless the session trusts its agents.
+   * Whether the request has the key of a session, and no other. Its metadata is then ignored unless the session trusts
+   * its agents.
    */
   hasAgentKey: boolean
-  /** The tag of that key; null: the key has none. Absent: the request came without a key. */
+  /** The tag of the session key; null: the key has none. Absent: the request has no session key. */
   keyTag?: string | null | undefined
 }
 
 /**
- * One of the choices of a request with `n` above 1, each of which is a separate turn. It is stored in the turn's
- * annotations.
+ * One of the choices of a request with `n` above 1. Each choice is a separate turn, in whose annotations this is
+ * recorded.
  */
 export interface Choice {
-  /** The index, from 0, as on the wire. */
+  /** The index of the choice, from 0, as on the wire. */
   readonly index: number
   /** The number of choices. */
   readonly of: number
-  /** The id of the request: that of the first choice's turn, which the response also has. */
+  /** The id of the request, which is the turn id of the first choice and the id of the response. */
   readonly call: string
 }

@@ -1,18 +1,21 @@
 /**
- * Turns that the store failed to close, usually because its disk was full. Such a turn would count as in flight until
- * the process restarts: its session would never be removed, and readers would wait for its end.
+ * Retries for turns that the store failed to close, usually because its disk was full. Such a turn would count as in
+ * flight until the process restarts: its session would never be removed, and readers would wait for its end.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { isMoved } from '../../store/port/node-coordination.ts'
 import type { TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 
+/** The time between two attempts. */
 const RETRY_MS = 5_000
 
+/** The turns that are still to be closed. */
 export class CloseRetries {
   readonly #store: Pick<TurnStore, 'closeTurn'>
   readonly #clock: Clock
   /**
-   * Functions that create the outcome of each turn, again for each attempt, because the store retains its arguments.
+   * Functions that create the outcome of each turn. Each attempt creates it again, because the store retains its
+   * arguments.
    */
   readonly #outcomes = new Set<() => TurnOutcome>()
   #cancelRetry: (() => void) | undefined
@@ -22,13 +25,13 @@ export class CloseRetries {
     this.#clock = clock
   }
 
-  /** Retries periodically until the store closes the turn. */
+  /** Adds a turn, and retries periodically until the store has closed it. */
   add(getOutcome: () => TurnOutcome): void {
     this.#outcomes.add(getOutcome)
     this.#retryLater()
   }
 
-  /** Stops retrying. The remaining turns become `interrupted` when the database is opened again. */
+  /** Stops retrying. The remaining turns become `interrupted` when the database is opened the next time. */
   stop(): void {
     this.#outcomes.clear()
     this.#cancelRetry?.()
@@ -49,7 +52,7 @@ export class CloseRetries {
       await this.#store.closeTurn(getOutcome())
       this.#outcomes.delete(getOutcome)
     } catch (error) {
-      // The first failure was reported. If the session has another owner node, that node has closed the turn.
+      // The failure was reported when the turn was added. If another node owns the session, it has closed the turn.
       if (isMoved(error)) this.#outcomes.delete(getOutcome)
     }
   }

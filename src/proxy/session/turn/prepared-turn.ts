@@ -1,4 +1,7 @@
-/** Serializes a request and applies its session's config: what is requested of an engine, and what is recorded. */
+/**
+ * Prepares a turn: serializes its request and applies the session's config. The results are the request to the engine
+ * and the record.
+ */
 import { ProxyError } from '../../../base/errors.ts'
 import { formatTools, readInteger, toJsonInteger } from '../../../protocol/canonical/number-texts.ts'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -15,16 +18,16 @@ import type { SessionConfig, TurnAllocation } from '../state/turn-allocation.ts'
 import type { AgentRequest, Choice } from './agent-request.ts'
 import type { TurnLog } from './request-log.ts'
 
-/** A turn that is ready for dispatch; passed down as it is. */
+/** A turn that is ready for dispatch. */
 export interface PreparedTurn {
-  /** The turn's index and state in the session. */
+  /** The turn's index, and references to the session's config and cache. */
   readonly allocation: TurnAllocation
-  /** The turn as it is recorded at its start. */
+  /** The turn in the form that is recorded at its start. */
   readonly open: OpenTurn
   readonly retryInfo: RetryInfo
-  /** The log of the turn; undefined: it is not logged. */
+  /** The log of the turn; undefined: the request is not logged. */
   readonly log: TurnLog | undefined
-  /** Annotations for the store, written when the turn is closed. */
+  /** The annotations, which are recorded when the turn is closed. */
   readonly annotations: Record<string, unknown>
   /** The request to the engine. */
   readonly generation: GenerationRequest
@@ -32,7 +35,7 @@ export interface PreparedTurn {
 
 /** The settings of the proxy that apply to all turns. */
 interface TurnSettings {
-  /** A model name that replaces the requested one, if the session declares none. */
+  /** A model name that replaces the requested one, unless the session has a policy. */
   readonly model: string | undefined
   /** The captured data besides ids and logprobs, unless the session configures it. */
   readonly record: CaptureOptions
@@ -41,8 +44,9 @@ interface TurnSettings {
 
 /**
  * Applies a session's config to a request.
- * @param model replaces the requested model, if the session declares none
- * @returns the request, the agent role that the agent declares if it is trusted, and the session's model for that role
+ * @param model replaces the requested model, unless the session has a policy
+ * @returns the request; as `line`, the declared agent role if the request's metadata is trusted; the session's policy
+ *   for that role
  */
 export function applySessionConfig(
   { request, metadata }: AgentRequest,
@@ -55,9 +59,9 @@ export function applySessionConfig(
 }
 
 /**
- * Prepares a turn: its record, and its request to the engine.
+ * Prepares a turn.
  * @param written the serialized request
- * @param allocation the turn's index and state in the session
+ * @param allocation the turn's index, and references to the session's config and cache
  */
 export function prepareTurn(
   agentRequest: AgentRequest,
@@ -77,7 +81,7 @@ export function prepareTurn(
     dialect,
     startedAtMs,
     ...written,
-    // The session's sampling parameters are included: the store keeps what was requested of the engine.
+    // The session's sampling parameters are included, so that the record has what was requested of the engine.
     params: recorded === agentRequest.request ? written.params : toParamsText(recorded),
     retryCount: isTrusted ? metadata.retryCount : 0,
     epoch: allocation.epoch,
@@ -100,7 +104,7 @@ export function prepareTurn(
     stream,
     lastMessage: open.lastMessage,
     subagent: agentRole?.told.startsWith(SUBAGENT) ? agentRole.told.slice(SUBAGENT.length) : undefined,
-    // The session determines the model, so only engines that serve it may be used.
+    // Only an engine that lists the policy may be used.
     mustServe: policy !== undefined || undefined,
     record: omitEmpty(config.record ?? record),
     log,
@@ -115,7 +119,7 @@ const SUBAGENT = 'subagent:'
 
 /**
  * Returns the request with the session's sampling parameters, which override the agent's.
- * @param model replaces the requested model
+ * @param model replaces the requested model; undefined: it stays
  */
 export function applyOverrides(
   request: CanonicalRequest,
@@ -130,8 +134,7 @@ export function applyOverrides(
 }
 
 /**
- * Removes the agent's length limits. The limit has two names, and the session's must not conflict with the agent's
- * under the other name.
+ * Removes the agent's token limits. The limit has two names, and the agent's value must not remain under the other one.
  */
 function withoutLimits(body: CanonicalRequest['body']): object {
   const { max_tokens: _old, max_completion_tokens: _new, ...rest } = body
@@ -139,7 +142,7 @@ function withoutLimits(body: CanonicalRequest['body']): object {
 }
 
 /**
- * Returns the request to the engine, and the recorded one, which differs only in `n`. Each choice has a separate seed,
+ * Returns the request to the engine, and the recorded one, which has another `n`. Each choice has a separate seed,
  * since all would be equal otherwise: the sum of the agent's seed and the choice's index, as in vLLM
  * (`_get_child_sampling_params` of `vllm/v1/engine/parallel_sampling.py`).
  */
@@ -149,7 +152,7 @@ function getChoiceRequest(
 ): { request: CanonicalRequest; recorded: CanonicalRequest } {
   if (choice === undefined) return { request, recorded: request }
   const seed = readInteger(request.body.seed)
-  // Engines treat -1 as no seed.
+  // Engines treat a negative seed as none.
   const hasSeed = seed !== undefined && seed >= 0n
   const choiceBody = { ...request.body, ...(hasSeed && { seed: toJsonInteger(seed + BigInt(choice.index)) }) }
   return {
@@ -162,11 +165,12 @@ function withBody(request: CanonicalRequest, body: object): CanonicalRequest {
   return { ...request, body } as CanonicalRequest
 }
 
+/** The serialized parts of a request, as they are recorded. */
 export type RequestTexts = Pick<OpenTurn, 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
 
 /**
- * Serializes a request. Only the parts that the session's earlier requests did not contain are converted to JSON.
- * @throws ProxyError `invalid_request` for nesting that JSON cannot represent
+ * Serializes a request. Parts of the session's earlier requests are not serialized again.
+ * @throws ProxyError `invalid_request` for a request that is nested too deeply
  */
 export function serializeRequestTexts(
   request: CanonicalRequest,
@@ -190,15 +194,15 @@ export function serializeRequestTexts(
   }
 }
 
-/** Returns the body without the parts that are stored separately. */
+/** Returns the JSON of the body without the parts that are stored separately. */
 export function toParamsText({ body }: CanonicalRequest): string {
   const { messages: _messages, tools: _tools, prompt: _prompt, ...params } = body
   return JSON.stringify(params)
 }
 
 /**
- * Returns the parts of a request that exist as JSON, or are serialized once for all requests of the session.
- * @param messagesJson the original bytes of the messages
+ * Returns the parts of a request whose JSON is available, or is serialized once for all requests of the session.
+ * @param messagesJson the original bytes of the messages, if they are available
  */
 export function getKnownJson(
   request: CanonicalRequest,
@@ -211,7 +215,7 @@ export function getKnownJson(
   return {
     promptLists: prompts,
     messagesJson: json,
-    // The bytes are encoded again each time, because caching them would keep a third copy of the tools.
+    // Only the text of the tools is cached, because their bytes would be a third copy of them.
     ...(tools.length > 0 && { toolsJson: encodeElements(requests.computeOnce(formatTools, tools)) }),
   }
 }

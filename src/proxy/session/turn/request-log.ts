@@ -1,6 +1,6 @@
 /**
- * The life of requests as log lines: each step at `debug`, and one line per turn when it has ended, at `debug` or, with
- * `--log-requests`, at `info`. If none of these lines is written, none of these objects exists.
+ * Logs requests: each step at `debug`, and one line per turn when it has ended, at `debug` or, with `--log-requests`,
+ * at `info`. If no line would be written, none of these objects is created.
  */
 import { type ErrorCode, toProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
@@ -9,30 +9,33 @@ import type { GenerationLog, PromptMatch } from '../../../protocol/canonical/gen
 import type { OpenTurn, TurnOutcome } from '../../store/port/turn-store.ts'
 import type { TurnUsage } from '../state/limits.ts'
 
+/** The ids in the log lines of a request. */
 interface RequestIds {
   readonly session_id: string
   readonly request_id: string
 }
 
+/** The ids in the log lines of a turn. */
 interface TurnLogIds extends RequestIds {
   readonly turn_id: string
 }
 
+/** The logger, and the lines that are written. */
 interface LogTarget {
   readonly logger: Logger
-  /** Whether the steps are written. */
+  /** Whether the lines of steps are written. */
   readonly hasSteps: boolean
   /** The level of the line per turn. */
   readonly level: 'debug' | 'info'
 }
 
-/** Logs a request on arrival. @returns the log of its further life */
+/** Logs that a request was accepted. @returns the log of the request */
 export type RequestLogger = (ids: RequestIds, dialect: string) => RequestLog
 
 /**
- * Creates the logger of requests.
- * @param logsRequests whether the line per turn is `info`
- * @returns undefined if the logger writes none of the lines
+ * Creates a logger of requests.
+ * @param logsRequests whether the line per turn has the level `info`
+ * @returns undefined if no line would be written
  */
 export function createRequestLogger(logger: Logger, logsRequests: boolean): RequestLogger | undefined {
   const hasSteps = isLevelEnabled(logger, 'debug')
@@ -55,26 +58,30 @@ export class RequestLog {
     this.#ids = ids
   }
 
-  /** Logs that the request is recorded as a turn. @param agentRole the role that it declares @returns its log */
+  /**
+   * Logs that a turn was opened for the request.
+   * @param agentRole the role that the request declares
+   * @returns the log of the turn
+   */
   logOpened(turn: OpenTurn, agentRole: string | undefined): TurnLog {
     const log = new TurnLog(this.#target, { ...this.#ids, turn_id: turn.turnId }, turn, agentRole)
     log.logOpened()
     return log
   }
 
-  /** Logs that the request, a retry, joined a turn in flight. */
+  /** Logs that the request is a retry and has joined a turn in flight. */
   logJoined(turnId: string, retryCount: number): void {
     if (this.#target.hasSteps)
       logEvent(this.#target.logger, 'retry_joined', this.#fields(turnId, { retry_count: retryCount }))
   }
 
-  /** Logs that the request, a retry, receives a recorded response. */
+  /** Logs that the request is a retry and receives a recorded response. */
   logRedelivered(turnId: string, retryCount: number): void {
     if (this.#target.hasSteps)
       logEvent(this.#target.logger, 'response_redelivered', this.#fields(turnId, { retry_count: retryCount }))
   }
 
-  /** Logs the end of the response. @param complete whether all of it was sent */
+  /** Logs that the response has ended. @param complete whether all of it was sent */
   logDelivered(turnId: string, status: number, complete: boolean): void {
     if (this.#target.hasSteps)
       logEvent(this.#target.logger, 'response_delivered', this.#fields(turnId, { status, complete }))
@@ -85,9 +92,10 @@ export class RequestLog {
   }
 }
 
+/** The fields of a turn for which no parent was searched. */
 const NOT_MATCHED = { prompt_reason: undefined, reused_tokens: 0 }
 
-/** The reasons of prompts that begin no branch, or may not. */
+/** The reasons of prompts that begin no branch, or do not certainly begin one. */
 const CONTINUATIONS: ReadonlySet<string> = new Set(['first', 'extended', 'unknown'])
 
 /** The log of one turn. */
@@ -100,7 +108,7 @@ export class TurnLog implements GenerationLog {
   #match: { prompt_reason: string | undefined; reused_tokens: number } = NOT_MATCHED
   #attempts = 0
   #queueMs = 0
-  /** The time since which the request waits; 0: it does not wait. */
+  /** When the request was queued, by `performance.now()`; 0: it is not queued. */
   #queuedAtMs = 0
 
   constructor(target: LogTarget, ids: TurnLogIds, turn: OpenTurn, agentRole: string | undefined) {
@@ -147,15 +155,16 @@ export class TurnLog implements GenerationLog {
     logEvent(this.#logger, 'turn_continued', { code, reason, sampled_tokens: sampledTokens })
   }
 
-  /** Logs the first token. @param atMs its time, in milliseconds since the epoch */
+  /** Logs the first token. @param atMs when it arrived, in milliseconds since the epoch */
   logFirstToken(atMs: number): void {
     if (!this.#hasSteps) return
     logEvent(this.#logger, 'turn_first_token', { first_token_ms: atMs - this.#turn.startedAtMs })
   }
 
   /**
-   * Logs that the turn is committed, and the line of the turn.
-   * @param tokens the numbers of its tokens: the store may own the outcome's lists already
+   * Logs that the turn is committed, and the line of the ended turn.
+   * @param tokens the numbers of its tokens, which cannot be read from the outcome: the store may have detached its
+   *   lists
    */
   logCommitted(
     outcome: TurnOutcome,

@@ -1,6 +1,6 @@
 /**
- * A response that continues after its engine request was cut: further requests sample the rest, and all of them feed one
- * sink. What follows (the decoder, the turn, the agent) receives one start, the tokens of all parts, and one end.
+ * Continues a response after its engine request was cut: further engine requests sample the rest, and all of them feed
+ * one sink. The sink receives one start, the tokens of all parts, and one end.
  */
 import { type ErrorCode, ProxyError } from '../../../base/errors.ts'
 import type {
@@ -24,20 +24,24 @@ import type {
 } from '../prompts/continuation.ts'
 import { TokenDataConcatenation, truncateDelta } from './token-data-concatenation.ts'
 
+/** The dependencies of a {@link ResponseContinuation}. */
 interface ResponseContinuationOptions {
   readonly backend: Pick<Backend, 'generate'>
-  /** The request of the first part. */
+  /** The first engine request. */
   readonly request: GenerationRequest
-  /** Absent: the response cannot be continued, because the engine renders its prompt. */
+  /** Plans the rest of the response. undefined: it cannot be continued, because the engine renders its prompt. */
   readonly continuation: ContinuationPlanner | undefined
   /** Returns the weight version that a trainer has announced, for engines that report none. */
   announcedVersion(): string | undefined
 }
 
-/** One weight update cuts a response once; a response that is cut more often than this shows a fault. */
+/**
+ * The maximum number of engine requests of a response. A weight update cuts a response only once, so that more cuts
+ * indicate a fault.
+ */
 const MAX_ENGINE_REQUESTS = 8
 
-/** The errors after which the rest is requested: the tokens that arrived before them are complete. */
+/** The errors after which a response continues. The tokens that arrived before them are complete. */
 const CUTS: ReadonlySet<ErrorCode> = new Set([
   'engine_aborted',
   'engine_lost',
@@ -45,27 +49,31 @@ const CUTS: ReadonlySet<ErrorCode> = new Set([
   'shutting_down',
 ])
 
+/** The errors of an engine or a worker that terminated. */
 const LOSSES: ReadonlySet<ErrorCode> = new Set(['engine_lost', 'worker_lost'])
 
-/** Thrown to the backend, which then cancels the engine request. */
+/** The error that the sink throws to stop the backend, which then cancels the engine request. */
 const STOPPED = new Error('a stop string that began before the cut is complete')
 
-/** The engine request in flight. */
+/** An engine request of the response, and what it has reported. */
 interface ResponsePart {
   readonly request: GenerationRequest
-  /** The number of tokens before it. */
+  /** The number of tokens of the earlier parts. */
   readonly offset: number
-  /** Absent in the first part. */
+  /** Finds stop strings that a cut has split; undefined in the first part. */
   readonly stops: SplitStopFinder | undefined
   start: GenerationStart | undefined
   end: GenerationEnd | undefined
+  /** The announced weight version at the time of dispatch. */
   announcedVersion: string | undefined
 }
 
+/** A response and its engine requests. */
 export class ResponseContinuation {
   readonly #options: ResponseContinuationOptions
   readonly #sampled: number[] = []
   readonly #data: TokenDataConcatenation
+  /** The records of the ended parts. */
   readonly #ended: EngineRequest[] = []
   #part: ResponsePart
   #sink: EventSink | undefined
@@ -81,15 +89,15 @@ export class ResponseContinuation {
     this.#part = this.#createPart(request)
   }
 
-  /** The engine requests so far, in order; undefined if the first one was not cut. */
+  /** The engine requests so far, in order; undefined: there was only one. */
   get engineRequests(): readonly EngineRequest[] | undefined {
     return this.#ended.length > 1 ? this.#ended : undefined
   }
 
   /**
    * Pushes the response to `sink`.
-   * @throws ProxyError as {@link Backend.generate}. If a response that was cut cannot be continued, the message has the
-   *   reason.
+   * @throws ProxyError as {@link Backend.generate}. If the response was cut and cannot be continued, the message
+   *   includes the reason.
    */
   async pushTo(sink: EventSink, signal: AbortSignal): Promise<void> {
     this.#sink = sink
@@ -104,7 +112,7 @@ export class ResponseContinuation {
     }
   }
 
-  /** Runs an engine request to its end. @returns the error that cut it; undefined: the response is complete */
+  /** Runs the current engine request to its end. @returns the error that cut it; undefined: the response is complete */
   async #runPart(signal: AbortSignal): Promise<ProxyError | undefined> {
     const { backend, announcedVersion } = this.#options
     const part = this.#part
@@ -126,7 +134,7 @@ export class ResponseContinuation {
       const code = thrown instanceof ProxyError ? thrown.code : 'internal'
       this.#record(code === 'engine_aborted' ? 'abort' : code)
       if (signal.aborted || !(thrown instanceof ProxyError) || !CUTS.has(code)) throw thrown
-      // Fail-over has given up on a request that engines lose before their first event: it may make them fail.
+      // The backend has already retried a request that engines lose before its first event. It may cause their failure.
       if (LOSSES.has(code) && part.start === undefined) throw thrown
       await this.#accepted
       return thrown
@@ -158,7 +166,7 @@ export class ResponseContinuation {
     const sampledBy = this.#ended.findLast(({ weight_version: version }) => version !== null)
     return {
       ...rest,
-      // The requests of one response must not be mistaken for each other, for instance by a worker.
+      // Each engine request has a separate id, so that a worker, for instance, does not confuse them.
       requestId: `${rest.requestId}-${this.#ended.length + 1}`,
       minWeightVersion: sampledBy?.weight_version ?? undefined,
       ...(rest.record?.routedExperts && { expertsStart: this.#data.expertsStart }),
@@ -169,9 +177,9 @@ export class ResponseContinuation {
     const passed: GenerationEvent[] = []
     let isStopped = false
     for (const event of events) {
-      if (event.type === 'start') this.#begin(event)
-      else if (event.type === 'end') this.#end(event, passed)
-      else isStopped = this.#add(event, passed)
+      if (event.type === 'start') this.#receiveStart(event)
+      else if (event.type === 'end') this.#receiveEnd(event, passed)
+      else isStopped = this.#receiveDelta(event, passed)
       if (isStopped) break
     }
     this.#accepted = passed.length > 0 ? this.#sink!.write(passed) : undefined
@@ -182,8 +190,10 @@ export class ResponseContinuation {
     })
   }
 
-  /** The start is passed on with the first token: it names the engine and the weights that sampled. */
-  #begin(start: GenerationStart): void {
+  /**
+   * Receives the start. It is forwarded with the first token, because it names the engine and the weights that sampled.
+   */
+  #receiveStart(start: GenerationStart): void {
     const { request, offset } = this.#part
     this.#part.start = start
     if (offset > 0) rejectOtherPrompt(request, start)
@@ -195,8 +205,11 @@ export class ResponseContinuation {
     passed.push(this.#part.start)
   }
 
-  /** Passes a delta on. @returns whether it completes a stop string that began before the cut, and ends the response */
-  #add(delta: GenerationDelta, passed: GenerationEvent[]): boolean {
+  /**
+   * Forwards a delta up to the token that completes a stop string. @returns whether there is such a token, which ends
+   * the response
+   */
+  #receiveDelta(delta: GenerationDelta, passed: GenerationEvent[]): boolean {
     const { offset, stops } = this.#part
     const { tokenIds: ids = [], content, details } = delta
     const joined = details ? { ...delta, details: this.#data.join(details) } : delta
@@ -213,13 +226,13 @@ export class ResponseContinuation {
     return offset > 0
   }
 
-  #end(end: GenerationEnd, passed: GenerationEvent[]): void {
+  #receiveEnd(end: GenerationEnd, passed: GenerationEvent[]): void {
     this.#part.end = end
     this.#passStart(passed)
     this.#passEnd(end, passed)
   }
 
-  /** Passes the end on, with the usage and the weights of the whole response. */
+  /** Forwards the end with the usage and the weights of the complete response. */
   #passEnd(end: GenerationEnd, passed: GenerationEvent[]): void {
     if (this.#ended.length === 0) {
       passed.push(end)
@@ -234,19 +247,19 @@ export class ResponseContinuation {
       ...rest,
       ...(offset === 0 && promptTokenIds && { promptTokenIds }),
       usage: withEarlierTokens(end, offset),
-      // Without a version, the end would get that of the first part.
+      // Without a version, the end would be recorded with that of the first part.
       weightVersion: end.weightVersion ?? this.#version ?? null,
     })
   }
 
-  /** Ends a response whose tokens were complete when its engine request was cut. */
+  /** Ends a response whose tokens are complete although its engine request was cut. */
   async #finish(finish: ResponseEnd): Promise<void> {
     const passed: GenerationEvent[] = []
-    this.#end({ type: 'end', ...finish }, passed)
+    this.#receiveEnd({ type: 'end', ...finish }, passed)
     await this.#sink!.write(passed)
   }
 
-  /** The weights that sample the current part; undefined: unknown, or changed without a cut. */
+  /** The weight version that samples the current part; undefined: it is unknown, or changed during the part. */
   get #version(): string | undefined {
     const { start, end, announcedVersion } = this.#part
     const first = start?.weightVersion ?? announcedVersion
@@ -254,7 +267,7 @@ export class ResponseContinuation {
     return first === (end?.weightVersion === undefined ? last : end.weightVersion) ? first : undefined
   }
 
-  /** Returns the spans of all parts, as engines reported them, else of a part as a whole. */
+  /** Returns the weight versions of all tokens: the spans that engines have reported, else one span per part. */
   #versionSpans(): VersionSpan[] {
     const reported = this.#data.versions ?? []
     const isRecorded = this.#ended.at(-1)?.request_id === this.#part.request.requestId
@@ -266,6 +279,7 @@ export class ResponseContinuation {
     })
   }
 
+  /** Returns the record of the current part. */
   #toRecord(endReason: string): EngineRequest {
     const { request, offset, start } = this.#part
     return {
@@ -278,12 +292,16 @@ export class ResponseContinuation {
     }
   }
 
+  /** Records the end of the current part. */
   #record(endReason: string): void {
     this.#ended.push(this.#toRecord(endReason))
   }
 }
 
-/** @throws ProxyError `engine_failed` if an engine saw another prompt than the earlier prompt and its tokens */
+/**
+ * Validates that the engine has continued the response. @throws ProxyError `engine_failed` if it reports another prompt
+ * than it was sent
+ */
 function rejectOtherPrompt(
   request: GenerationRequest,
   { promptTokenIds: seen }: Pick<GenerationStart, 'promptTokenIds'>,
@@ -293,14 +311,17 @@ function rejectOtherPrompt(
   throw new ProxyError('engine_failed', 'the engine continued the response after another prompt')
 }
 
-/** Returns the prompt if the request has its token ids. */
+/** Returns the prompt's token ids, if the request has them. */
 function getSentPrompt(request: GenerationRequest): PromptIds | undefined {
   if (request.kind === 'chat') return request.promptTokenIds
   const { prompt } = request.body
   return typeof prompt === 'string' ? undefined : PromptIds.from(prompt)
 }
 
-/** The prompt of a later part contains the earlier tokens, which are counted as completion. */
+/**
+ * Returns the usage of the complete response. The prompt of a later part includes the earlier tokens, which count as
+ * completion.
+ */
 function withEarlierTokens({ usage }: GenerationEnd, offset: number): GenerationEnd['usage'] {
   if (usage === undefined || offset === 0) return usage
   const { prompt_tokens, completion_tokens, prompt_tokens_details: details } = usage
@@ -314,6 +335,7 @@ function withEarlierTokens({ usage }: GenerationEnd, offset: number): Generation
   }
 }
 
+/** Returns the error that cut a response, with the reason why the response does not continue. */
 function withReason(cut: ProxyError, why: string): ProxyError {
   const { code, message, status, retryAfterS, engineBody, logMessage } = cut
   const explanation = `; the response does not continue: ${why}`

@@ -1,6 +1,6 @@
 /**
- * Runs a request for several choices (`n` above 1): each is a turn, and the turns are adjacent in the session. The
- * request succeeds as a whole or fails as a whole.
+ * Runs a request for several choices (`n` above 1). Each choice is a turn, and the turns are adjacent in the session.
+ * The request succeeds or fails as a whole.
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
@@ -8,34 +8,35 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { AgentRequest, ResponseHandle, TurnRunner } from './run-turn.ts'
 
-/** Receives the events of several choices, otherwise as an `EventSink` does. */
+/** A sink for the events of several choices; otherwise like `EventSink`. */
 export interface ChoiceSink {
   write(batch: { choice: number; events: readonly GenerationEvent[] }): Promise<void> | undefined
 }
 
+/** The response handle of a request for several choices. */
 export interface Choices {
-  /** The id of the first turn, which represents the request. */
+  /** The id of the first turn, which is the id of the response. */
   readonly turnId: string
   readonly startedAtMs: number
-  /** The completions so far, by choice. */
+  /** The completions so far, by index of the choice. */
   readonly completions: readonly [Completion, ...Completion[]]
   /**
-   * Delivers the events of all choices as they arrive; to be called once. The first failure fails the request: the other
-   * choices are cancelled, and completed ones are marked `undelivered`.
-   * @throws ProxyError see {@link ResponseHandle.deliver}
+   * Delivers the events of all choices as they arrive. Must be called once. The first failure fails the request: the
+   * other choices are cancelled, and completed ones are marked as `undelivered`.
+   * @throws ProxyError as {@link ResponseHandle.deliver}
    */
   deliver(sink: ChoiceSink): Promise<void>
-  /** Aborts when a turn is cancelled. */
+  /** Aborts when one of the turns is cancelled. */
   readonly signal: AbortSignal
   readonly isComplete: boolean
   markUndelivered(reason?: ProxyError): Promise<void>
 }
 
 /**
- * Opens the turns, one after the other in the session's order.
- * @param count number of choices, more than 1
- * @param agentSignal see {@link TurnRunner.begin}
- * @throws ProxyError see {@link TurnRunner.begin}; no turn is left open then
+ * Opens the turns of a request, which are adjacent in the session.
+ * @param count the number of choices, more than 1
+ * @param agentSignal as in {@link TurnRunner.begin}
+ * @throws ProxyError as {@link TurnRunner.begin}; in this case no turn stays open
  */
 export async function beginChoices(
   runner: Pick<TurnRunner, 'begin'>,
@@ -46,7 +47,7 @@ export async function beginChoices(
   const others = new AbortController()
   const signal = AbortSignal.any([agentSignal, others.signal])
   const requestId = randomUUID()
-  // All begin at once: their indices are adjacent, because no other request begins in between.
+  // All turns begin in one step, so that no other request can begin between them.
   const begun = await Promise.allSettled(
     Array.from({ length: count }, (_, index) =>
       runner.begin({ ...agentRequest, choice: { index, of: count, call: requestId } }, signal),
@@ -56,7 +57,7 @@ export async function beginChoices(
   const rejected = begun.find((one) => one.status === 'rejected')
   if (rejected !== undefined) {
     others.abort(createNotBegunError(toProxyError(rejected.reason)))
-    // Their runs close them.
+    // Running the cancelled turns closes them.
     await Promise.allSettled(turns.map((turn) => turn.deliver({ write: () => undefined })))
     throw rejected.reason
   }

@@ -1,6 +1,6 @@
 /**
- * Runs a request as a turn. The engine's events are pushed to the agent as they arrive and added to the turn; the last
- * one is deferred until the turn is durable, so that a response which an agent has received completely is never lost.
+ * Runs a request as a turn. The engine's events are pushed to the agent as they arrive and added to the turn. The last
+ * one is deferred until the turn is durable, so that a response that an agent has received completely is never lost.
  */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
@@ -40,8 +40,8 @@ import {
 } from './prepared-turn.ts'
 import { ResponseContinuation } from './response-continuation.ts'
 import { findOriginalAttempt } from './retries/find-original-attempt.ts'
-import { mayBeRetry } from './retries/select-original-attempt.ts'
 import { redeliver } from './retries/redelivery.ts'
+import { mayBeRetry } from './retries/select-original-attempt.ts'
 import { RunningTurn, type TurnHooks } from './running-turn.ts'
 import { addFallbackValues, rejectUnserializable, toOutcome, withUsage } from './turn-record.ts'
 import type { WeightAnnouncement } from './weight-announcement.ts'
@@ -49,40 +49,42 @@ import type { WeightAnnouncement } from './weight-announcement.ts'
 export type { ResponseHandle } from '../state/live-turn.ts'
 export type { AgentRequest, RequestMetadata } from './agent-request.ts'
 
+/** The options of {@link TurnRunner}. */
 interface TurnRunnerOptions {
   sessions: Sessions
   backend: Backend
-  /** Renders prompts. Absent: the engine renders them, and none is cached. */
+  /** Builds or forwards prompts. Absent: requests are forwarded unchanged, and nothing is cached. */
   prompts?: Prompts
   store: TurnStore
   logger: Logger
-  /** A model name that replaces the requested one. */
+  /** A model name that replaces the requested one, unless the session has a policy. */
   model?: string | undefined
-  /** The weight version that is recorded if an engine does not report its own. */
+  /** The announced weight version, which is recorded if an engine reports none. */
   weights?: WeightAnnouncement
   /** The captured data besides ids and logprobs, unless the session configures it. */
   record?: CaptureOptions | undefined
-  /** The kind of logprobs that is recorded if an engine does not report it. */
+  /** The kind of logprobs that is recorded if an engine reports none. */
   logprobsMode?: string | undefined
-  /** Whether a response continues after its engine request was cut, unless the session configures it; default: no. */
+  /** Whether a response continues after its engine request was cut, unless the session configures it. Default: no. */
   continueResponses?: boolean
-  /** The tool-call rewrite policy, unless the session configures it. */
+  /** The tool-call rewrite policy, unless the session configures it. Default: `auto`. */
   editedCalls?: ToolCallRewritePolicy
-  /** Called when turns open and close. */
+  /** Receives an event when a turn is opened or closed. */
   activity?: Activity
-  /** Called for each completed trainable turn, once it is durable. */
+  /** Called for each completed turn with exact ids of at least one sampled token, once it is durable. */
   onTrainable?: ((turn: TurnKey) => void) | undefined
   clock?: () => number
-  /** How long a turn continues after its agent has disconnected and may retry; default: not at all. */
+  /** How long a turn continues after its agent has disconnected, if the agent may retry. Default: 0. */
   retryGraceMs?: number
 }
 
 /**
- * The maximum number of such turns in a session. Without it, an agent that disconnects from each request could leave
- * any number of turns running.
+ * The maximum number of turns in a session that continue for disconnected agents. Without it, an agent that disconnects
+ * from each request could leave any number of turns running.
  */
 const MAX_DISCONNECTED = 8
 
+/** Runs the turns of all sessions. */
 export class TurnRunner {
   readonly #options: TurnRunnerOptions
   readonly #clock: () => number
@@ -98,8 +100,8 @@ export class TurnRunner {
   }
 
   /**
-   * Opens a turn in the session, which is created if necessary, and returns its response handle. The engine receives
-   * the request when the response is to be delivered. A retry receives the turn of its original attempt, if that has a
+   * Opens a turn in the session, which is created if necessary, and returns its response handle. The request is
+   * dispatched when the handle's `deliver` is called. A retry receives a handle of its original attempt, if that has a
    * response.
    * @param agentSignal aborts when the agent has disconnected, with the ProxyError to record as its reason
    * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `limit_reached`, `store_failed`; from
@@ -109,11 +111,11 @@ export class TurnRunner {
     if (this.isDraining)
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
     const { sessions } = this.#options
-    // The caller releases its reference when the agent disconnects.
+    // A separate reference is needed, because the caller disposes its own when the agent disconnects.
     using session = agentRequest.session.retain()
     const { idempotencyKey: key } = agentRequest.metadata
     // The choices of one request share its key.
-    using _turn = key && !agentRequest.choice ? await session.live.serializeAttempts(key) : undefined
+    using _lock = key && !agentRequest.choice ? await session.live.serializeAttempts(key) : undefined
     // Serialize before allocating an index: a request that cannot be serialized must not consume one.
     const early = session.memory
     const written = serializeRequestTexts(agentRequest.request, early)
@@ -133,19 +135,20 @@ export class TurnRunner {
         memory.idempotencyKeys ??= new Set()
       }
       memory.editedCalls = allocation.config.editedCalls ?? this.#options.editedCalls ?? 'auto'
-      // A reset of the session while the request waited for its index also replaces the cache.
+      // The session may have been reset while the request waited for its index, which replaces the cache.
       const request = memory === early ? written : serializeRequestTexts(agentRequest.request, memory)
       return this.#open(agentRequest, request, allocation).createFirstHandle(agentSignal)
     } catch (error) {
-      // Release the index, because the session's end would wait for it.
+      // End the allocation, because the end of the session would wait for it.
       allocation.reportClosed()
       throw error
     }
   }
 
   /**
-   * Counts the tokens of the prompt that a request with this body would have now. It records nothing and creates no
-   * session. @throws ProxyError see {@link TokenCounter}, `store_failed`
+   * Counts the tokens of the prompt that a request with this body would have. Neither records a turn nor creates a
+   * session.
+   * @throws ProxyError as {@link TokenCounter}; `store_failed`
    */
   async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
     const { backend, prompts } = this.#options
@@ -156,7 +159,7 @@ export class TurnRunner {
     )
   }
 
-  /** Returns the tokens that {@link countTokens} counts. It requires {@link tokens}. */
+  /** Returns the token ids that {@link countTokens} counts. Requires {@link tokens}. */
   async getPromptIds(sessionId: string, body: ChatBody): Promise<number[]> {
     return await this.#withSessionConfig(
       sessionId,
@@ -165,12 +168,12 @@ export class TurnRunner {
     )
   }
 
-  /** Token mode's prompts. Absent in chat mode, where engines render them. */
+  /** The prompts of token mode; undefined in chat mode, where engines render prompts. */
   get tokens(): PromptTokens | undefined {
     return this.#options.prompts?.tokens
   }
 
-  /** Reads the body that a request would have in the session, which need not exist. */
+  /** Calls `read` with the body that a request would have in the session, which need not exist. */
   async #withSessionConfig<T>(
     sessionId: string | undefined,
     body: ChatBody,
@@ -197,7 +200,7 @@ export class TurnRunner {
     if (retryInfo.idempotencyKey !== undefined)
       allocation.memory.idempotencyKeys?.add(retryInfo.idempotencyKey)
     const opened = store.openTurn(open)
-    // It is awaited before the turn is closed; until then a rejection needs a handler.
+    // The promise is awaited before the turn is closed. Until then, a rejection needs a handler.
     opened.catch(() => allocation.freeIndex())
     this.#activity.emit({ type: 'turn_opened', session_id: open.sessionId, index: open.index })
     return new RunningTurn(prepared, opened, this.#createHooks(agentRequest))
@@ -206,14 +209,14 @@ export class TurnRunner {
   #createHooks({ stream, choice, session }: AgentRequest): TurnHooks {
     return {
       run: (turn) => this.#run(turn),
-      // A retry cannot join one of several choices.
+      // A turn of several choices does not continue, because a retry cannot join it.
       getGraceMs: ({ retryInfo, firstTokenAtMs }) =>
-        choice ? 0 : this.#graceMs(session.live, retryInfo, stream && firstTokenAtMs !== undefined),
-      markUndelivered: (turn, retriesServed, reason) => this.#undelivered(turn, retriesServed, reason),
+        choice ? 0 : this.#computeGraceMs(session.live, retryInfo, stream && firstTokenAtMs !== undefined),
+      markUndelivered: (turn, retriesServed, reason) => this.#markUndelivered(turn, retriesServed, reason),
     }
   }
 
-  /** Returns the turn of the original attempt, if its response is available. */
+  /** Returns a response handle of the original attempt, if its response is available. */
   async #joinFirstAttempt(
     agentRequest: AgentRequest,
     written: RequestTexts,
@@ -246,24 +249,29 @@ export class TurnRunner {
         ...redelivery,
         signal: gone,
         isComplete: true,
-        markUndelivered: (reason) => this.#undelivered(of, redelivery.retriesServed, reason),
+        markUndelivered: (reason) => this.#markUndelivered(of, redelivery.retriesServed, reason),
       }
     )
   }
 
   /**
-   * Returns how long a turn continues for a disconnected agent.
-   * @param hasBegun a part of the stream was sent: SDKs retry only requests of which they have received nothing
+   * Returns how long a turn continues for a disconnected agent, in milliseconds.
+   * @param hasBegun whether a part of the stream was sent: SDKs retry a request only if they have received nothing
    */
-  #graceMs(session: LiveSession, { sendsRetryCount, idempotencyKey }: RetryInfo, hasBegun: boolean): number {
+  #computeGraceMs(
+    session: LiveSession,
+    { sendsRetryCount, idempotencyKey }: RetryInfo,
+    hasBegun: boolean,
+  ): number {
     const mayReturn = (sendsRetryCount && !hasBegun) || idempotencyKey !== undefined
-    // The list includes this turn.
+    // The session's turns include this one.
     const disconnected = session.turns.filter(({ isDisconnected }) => isDisconnected)
     const isOneTooMany = this.isDraining || disconnected.length > MAX_DISCONNECTED
     return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
   }
 
-  async #undelivered(
+  /** Marks a committed response as undelivered. Logs a failure to do so. */
+  async #markUndelivered(
     { sessionId, turnId }: TurnKey,
     retriesServed: number,
     reason = createAgentGoneError(),
@@ -281,7 +289,7 @@ export class TurnRunner {
     return this.#isDraining
   }
 
-  /** Runs a turn to its end, which is recorded. @throws ProxyError the turn's failure */
+  /** Runs a turn and records its end. @throws ProxyError the turn's failure */
   async #run(turn: RunningTurn): Promise<void> {
     const { allocation } = turn
     const { signal } = allocation
@@ -289,14 +297,15 @@ export class TurnRunner {
     let prompt: RequestPrompt | undefined
     try {
       signal.throwIfAborted()
-      // This value remains if no engine is used because the prompt fills the context.
+      // This value is recorded if no engine is used, because the prompt fills the context or the session has reached a
+      // limit.
       turn.weightsAtDispatch = this.#options.weights?.version
       prompt = await this.#planPrompt(turn)
       signal.throwIfAborted()
       const last = await this.#generate(turn, prompt)
       await this.#close(turn, 'completed', null)
-      // The turn is durable but not yet received: a later request can neither continue the completion earlier nor miss
-      // it.
+      // Now the turn is durable, but its agent has not received it: a later request cannot continue it before this
+      // call, nor miss it.
       prompt.onCommitted(turn.completion)
       void turn.write([last])
     } catch (thrown) {
@@ -315,7 +324,7 @@ export class TurnRunner {
     return prompts ? prompts.begin(generation, memory, budget) : createPlainPrompt(generation)
   }
 
-  /** Generates the response and writes all but its last event to the turn. @returns the last event */
+  /** Generates the response, and writes all its events except the last one to the turn. @returns the last event */
   async #generate(turn: RunningTurn, prompt: RequestPrompt): Promise<GenerationEvent> {
     const { allocation } = turn
     let last: GenerationEvent | undefined
@@ -373,8 +382,8 @@ export class TurnRunner {
   }
 
   /**
-   * Rejects new requests, waits for those in flight, and cancels the rest after the grace period.
-   * @returns whether all requests ended without being cancelled
+   * Rejects new requests, waits for those in flight, and cancels those that remain after the grace period.
+   * @returns whether every request ended without being cancelled
    */
   async drain(graceMs: number): Promise<boolean> {
     this.#isDraining = true
@@ -383,10 +392,7 @@ export class TurnRunner {
     return drained
   }
 
-  /**
-   * Adds a batch of events to the turn. @returns the `end` event if this batch contains it; it is the last one of its
-   * batch
-   */
+  /** Adds a batch of events to the turn's completion. @returns the `end` event, if it is the last of this batch */
   #addBatch(turn: RunningTurn, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
     const { weights, logprobsMode } = this.#options
     const stamps = { weightsAtDispatch: turn.weightsAtDispatch, weightsNow: weights?.version, logprobsMode }
@@ -405,6 +411,7 @@ export class TurnRunner {
     turn.log?.logFirstToken(turn.firstTokenAtMs)
   }
 
+  /** Commits the end of a turn. @throws ProxyError `store_failed`, `session_moved` */
   async #close(turn: RunningTurn, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
     const endedAtMs = this.#clock()
     const outcome = toOutcome(turn, status, failure, endedAtMs)
@@ -413,7 +420,7 @@ export class TurnRunner {
     const { startedAtMs } = turn.open
     turn.allocation.countUsage({ status, engine: outcome.engine, startedAtMs, promptTokens, sampledTokens })
     const closed = this.#options.store.closeTurn(outcome)
-    // Both must be durable: closing a turn whose opening failed finds no row, and records nothing.
+    // Both writes must have succeeded: closing a turn whose opening failed finds no row, and records nothing.
     await Promise.all([turn.opened, closed]).catch((error: unknown) => {
       if (isMoved(error)) void this.#options.sessions.handleOwnershipLoss(turn.open.sessionId)
       throw error
@@ -426,13 +433,14 @@ export class TurnRunner {
     this.#activity.emit({ type: 'turn_closed', session_id, index, status, finish_reason })
   }
 
+  /** Commits the end of a failed turn. If the store fails, logs that and retries later. */
   async #closeQuietly(turn: RunningTurn, failure: ProxyError): Promise<void> {
     const status = failure.code === 'agent_gone' || failure.code === 'turn_cancelled' ? 'aborted' : 'failed'
     try {
       await this.#close(turn, status, failure)
     } catch (error) {
       const { sessionId, turnId } = turn.open
-      // The session's new owner node has closed the turn.
+      // The new owner node of the session has closed the turn.
       if (isMoved(error)) return
       logEvent(this.#options.logger, 'turn_not_recorded', {
         session_id: sessionId,
@@ -445,6 +453,7 @@ export class TurnRunner {
   }
 }
 
+/** The ids by which the store identifies a turn. */
 type TurnKey = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
 function createAgentGoneError(): ProxyError {

@@ -1,4 +1,4 @@
-/** A turn in flight: its request, the response so far, and all connections that receive it. */
+/** A turn in flight: its request, the response so far, and the connections that receive the response. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import { CompletionBuilder } from '../../../protocol/canonical/completion.ts'
 import type { EventSink, GenerationEvent } from '../../../protocol/canonical/events.ts'
@@ -11,16 +11,20 @@ import type { TurnAllocation } from '../state/turn-allocation.ts'
 import type { PreparedTurn } from './prepared-turn.ts'
 import type { TurnLog } from './request-log.ts'
 
-/** The functions that its runner provides. */
+/** Callbacks to the runner of a turn. */
 export interface TurnHooks {
-  /** Requests the response, writes its events to the turn and commits it. @throws ProxyError the turn's failure */
+  /** Generates the response, writes its events to the turn and commits it. @throws ProxyError the turn's failure */
   run(turn: RunningTurn): Promise<void>
-  /** Returns how long it may continue for an agent that has disconnected now. */
+  /** Returns how long the turn continues for an agent that has just disconnected, in milliseconds. */
   getGraceMs(turn: RunningTurn): number
-  /** Marks the committed response as undelivered. */
+  /**
+   * Marks the committed response as undelivered.
+   * @param retriesServed the number of retries that received the response
+   */
   markUndelivered(turn: OpenTurn, retriesServed: number, reason?: ProxyError): Promise<void>
 }
 
+/** The turn that {@link TurnRunner} runs. */
 export class RunningTurn implements InFlightTurn, PreparedTurn {
   readonly allocation: TurnAllocation
   readonly open: OpenTurn
@@ -31,7 +35,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   /** Resolves when the open turn is durable; rejects if it could not be stored. */
   readonly opened: Promise<void>
   readonly completion = new CompletionBuilder()
-  /** The tool calls of its completion. */
+  /** Replaces the ids of tool calls in its completion. */
   readonly toolCalls: ToolCallIdReplacer
   /** The weight version that was announced at the time of dispatch. */
   weightsAtDispatch: string | undefined
@@ -40,12 +44,12 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   endedAtMs: number | undefined
   readonly answeredRetries: number[] = []
   readonly #hooks: TurnHooks
-  /** The connections to which the response is delivered. */
+  /** The connections to which events are written as they arrive. */
   readonly #deliveries: Delivery[] = []
-  /** The outcome of the run; undefined before the first connection is there. */
+  /** The outcome of the run; undefined: no connection has requested the response. */
   #outcome: Promise<void> | undefined
   readonly #subscribers: Subscribers
-  /** The number of connections that received the response, and of those to which it could not be delivered. */
+  /** The number of response handles, and of those that were marked as undelivered. */
   #handleCount = 0
   #undeliveredCount = 0
 
@@ -84,7 +88,10 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
     return this.allocation.over
   }
 
-  /** Returns the response handle of the request's own connection. @param gone aborts when it has disconnected */
+  /**
+   * Creates the response handle of the connection on which the request arrived.
+   * @param gone aborts when the connection closes
+   */
   createFirstHandle(gone: AbortSignal): ResponseHandle {
     return this.#createHandle(gone)
   }
@@ -96,8 +103,8 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   }
 
   /**
-   * Writes a batch to all connections. Each receives it at its own pace; the fastest determines when the engine's next
-   * batch is read.
+   * Writes a batch to all connections. Each of them receives it at its own pace, and the fastest one determines when
+   * the engine's next batch is read.
    */
   write(batch: readonly GenerationEvent[]): Promise<void> | undefined {
     const [only] = this.#deliveries
@@ -108,7 +115,10 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
     return waits.length < this.#deliveries.length ? undefined : Promise.race(waits)
   }
 
-  /** Delivers the response so far to a connection, and the rest as it arrives. The first connection starts the run. */
+  /**
+   * Delivers the response to a connection: the events so far, then the others as they arrive. The first call starts the
+   * run.
+   */
   async #deliver(sink: EventSink): Promise<void> {
     const delivery = new Delivery(sink)
     const hasEnded = this.endedAtMs !== undefined
@@ -153,7 +163,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   }
 }
 
-/** The delivery of a response to one connection: batches that the connection does not accept yet are queued. */
+/** The delivery of a response to one connection. Batches that the connection does not accept yet are queued. */
 class Delivery {
   readonly #sink: EventSink
   readonly #queue: (readonly GenerationEvent[])[] = []
@@ -163,7 +173,7 @@ class Delivery {
     this.#sink = sink
   }
 
-  /** Resolves when the connection has accepted all batches so far; undefined: it has. */
+  /** Resolves when the connection has accepted all batches so far; undefined: it has accepted them. */
   get accepted(): Promise<void> | undefined {
     return this.#accepted
   }
@@ -186,8 +196,8 @@ class Delivery {
 }
 
 /**
- * The connections that wait for the response of a turn. When the last has disconnected, the turn is cancelled, possibly
- * after a grace period.
+ * The connections that wait for the response of a turn. When the last of them has disconnected, the turn is cancelled,
+ * possibly after a grace period.
  */
 class Subscribers {
   readonly #cancel: (reason: unknown) => void
@@ -196,15 +206,15 @@ class Subscribers {
   #grace: NodeJS.Timeout | undefined
 
   /**
-   * @param cancel called when all have disconnected, with the reason of the last
-   * @param graceMs how long the turn continues for a client that has disconnected and may retry
+   * @param cancel called when all connections have closed, with the reason of the last
+   * @param graceMs returns how long the turn continues for a client that has disconnected and may retry
    */
   constructor(cancel: (reason: unknown) => void, graceMs: () => number) {
     this.#cancel = cancel
     this.#graceMs = graceMs
   }
 
-  /** Adds a connection. @param gone aborts when it has disconnected */
+  /** Adds a connection. @param gone aborts when the connection closes */
   add(gone: AbortSignal): void {
     clearTimeout(this.#grace)
     this.#waiting += 1
@@ -212,12 +222,12 @@ class Subscribers {
     else gone.addEventListener('abort', () => this.#leave(gone.reason), { once: true })
   }
 
-  /** Whether all connections have disconnected while the turn continues. */
+  /** Whether all connections have closed. */
   get areDisconnected(): boolean {
     return this.#waiting === 0
   }
 
-  /** Stops the timer at the end of the turn. */
+  /** Stops the timer of the grace period at the end of the turn. */
   close(): void {
     clearTimeout(this.#grace)
   }
@@ -231,11 +241,11 @@ class Subscribers {
   }
 }
 
-/** The tool calls of one completion, with the ids that the agent receives. */
+/** Replaces the tool-call ids of one completion with proxy-generated ones. */
 class ToolCallIdReplacer {
   readonly #ids: ToolCallIds
   readonly #byIndex = new Map<number, string>()
-  /** The generated ids of the tool calls so far, and the ids of the model or engine. */
+  /** The ids of the model or engine by generated id, for all tool calls so far. */
   readonly names: EngineToolCallIds = {}
 
   /** @param ids the session's tool-call ids */
@@ -247,7 +257,7 @@ class ToolCallIdReplacer {
     return this.#byIndex.size === 0
   }
 
-  /** Returns events with the agent's ids. Events without tool calls are not changed. */
+  /** Returns the events with generated ids. Events without tool calls are not changed. */
   replaceIds(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
     if (!events.some((event) => event.type === 'delta' && event.toolCalls !== undefined)) return events
     return events.map((event) =>
@@ -258,8 +268,8 @@ class ToolCallIdReplacer {
   }
 
   /**
-   * Replaces the id of a tool-call delta. The agent receives the id with the first delta; engines may send theirs with
-   * that one, with a later one, or with each.
+   * Replaces the id of a tool-call delta. The agent receives the generated id with the first delta. Engines may send
+   * their id with that delta, with a later one, or with each.
    */
   #readDelta({ id: originalId, ...delta }: ToolCallDelta): ToolCallDelta {
     const assignedId = this.#byIndex.get(delta.index)

@@ -1,4 +1,4 @@
-/** The sampling parameters of a turn and their sources. */
+/** Reads the sampling parameters of a turn and their sources. */
 import type { EngineSampling } from '../../../protocol/canonical/events.ts'
 import {
   getRawNumber,
@@ -7,7 +7,7 @@ import {
 } from '../../../protocol/canonical/number-texts.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 
-/** Fields that affect sampling or the kind of logprobs, with their names in the request. */
+/** The fields that affect sampling or the kind of logprobs, by their names in the request. */
 export const SAMPLING_FIELDS = [
   'temperature',
   'top_p',
@@ -19,20 +19,24 @@ export const SAMPLING_FIELDS = [
   'seed',
 ] as const
 
-/** The source of a value. `engine`: the request has none; the value is known only if the engine reports its default. */
+/**
+ * The source of a value. `engine`: the request does not set the value, which is known only if the engine reports its
+ * default.
+ */
 type SamplingSource = 'session' | 'agent' | 'engine'
 
+/** The sampling parameters of a turn, in the form of the trajectories API. */
 export interface TurnSampling {
-  /** The kind of logprobs, as reported by the engine or configured by the operator; null: unknown. */
+  /** The kind of logprobs, which the engine has reported or the operator has configured; null: unknown. */
   logprobs_mode: string | null
-  /** The values; null: the engine's default, which it does not report. */
+  /** The values; null: the default of an engine that does not report it. */
   values: Record<(typeof SAMPLING_FIELDS)[number], number | RawNumber | null>
   from: Record<(typeof SAMPLING_FIELDS)[number], SamplingSource>
 }
 
 /**
- * Returns a turn's sampling parameters from its record: the recorded params include the session's parameters.
- * @param sessionParams the session's parameters, which no request can change
+ * Returns the sampling parameters of a recorded turn, whose params include those of the session.
+ * @param sessionParams the sampling parameters of the session, which do not change
  */
 export function readSampling(
   { params, annotations }: Pick<TurnRecord, 'params' | 'annotations'>,

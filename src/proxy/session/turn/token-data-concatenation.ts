@@ -1,4 +1,6 @@
-/** The token data of a response of several engine requests, each of which reports its own part. */
+/**
+ * Joins the token data of a response that several engine requests sampled: each request reports data of its own part.
+ */
 import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
 import {
   type ExpertTable,
@@ -9,12 +11,16 @@ import {
   type VersionSpan,
 } from '../../../protocol/token-data/token-data.ts'
 
-/** Data of the whole completion. Other kinds have a row per token of a delta, and are concatenated with the deltas. */
+/**
+ * The kinds of token data whose positions refer to the complete response. The other kinds have one row per token of a
+ * delta, so they need no joining.
+ */
 type AccumulatedTokenData = Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'>
 
+/** The token data of one response so far. */
 export class TokenDataConcatenation {
   readonly #promptLength: number
-  /** The data of the earlier engine requests, and that of the current one joined with it. */
+  /** The data of the earlier engine requests; `#joined` also includes that of the current one. */
   #earlier: AccumulatedTokenData = {}
   #joined: AccumulatedTokenData = {}
   #offset = 0
@@ -23,15 +29,16 @@ export class TokenDataConcatenation {
     this.#promptLength = promptLength
   }
 
-  /** Begins the next engine request. @param offset number of tokens of the completion so far */
+  /** Begins the next engine request. @param offset the number of tokens of the completion so far */
   startRequest(offset: number): void {
     this.#earlier = this.#joined
     this.#offset = offset
   }
 
   /**
-   * The first position whose experts are still to be requested. Without those of earlier requests it is that of the last
-   * token, which no engine has read: an engine would report the positions before it with other weights.
+   * The first position whose routed experts are to be requested. If earlier requests reported none, it is the position
+   * of the last token, which no engine has read: for earlier positions, an engine would report the experts of other
+   * weights.
    */
   get expertsStart(): number {
     const { routed_experts: experts } = this.#earlier
@@ -39,7 +46,7 @@ export class TokenDataConcatenation {
     return Math.max(0, this.#promptLength + this.#offset - 1)
   }
 
-  /** The spans that engines have reported, in tokens of the completion. */
+  /** The weight versions that engines have reported, as spans of completion tokens. */
   get versions(): readonly VersionSpan[] | undefined {
     return this.#joined.weight_versions
   }
@@ -83,7 +90,7 @@ export class TokenDataConcatenation {
   }
 }
 
-/** Returns the rows of a table of positions before `end`: later positions are tokens of the completion. */
+/** Returns a table without the rows of positions from `end` on, which are tokens of the completion. */
 function truncateTable({ start, counts, ids, logprobs }: PromptTable, end: number): PromptTable {
   const kept = counts.slice(0, Math.max(0, end - start))
   const length = kept.reduce((sum, count) => sum + count, 0)
@@ -95,7 +102,7 @@ function truncateTable({ start, counts, ids, logprobs }: PromptTable, end: numbe
   }
 }
 
-/** Returns the first tokens of a delta and their data. */
+/** Returns a delta with its first `count` tokens and their data. */
 export function truncateDelta(delta: GenerationDelta, count: number): GenerationDelta {
   const { tokenIds, logprobs, logprobsContent, details } = delta
   if (tokenIds === undefined || tokenIds.length <= count) return delta

@@ -1,4 +1,4 @@
-/** The data of a turn that is recorded when it is closed, and what the proxy adds to an engine's events before. */
+/** The data that is recorded when a turn is closed, and the data that the proxy adds to an engine's events. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
@@ -10,7 +10,7 @@ import { getResponseExtras } from './retries/redelivery.ts'
 import type { RunningTurn } from './running-turn.ts'
 
 /**
- * Validates data of engines without a field here, which is stored and forwarded unchanged. If it could not be
+ * Validates the fields of an event that are stored and forwarded without being interpreted. If they could not be
  * serialized, the turn would stay open.
  * @throws ProxyError `engine_failed` for nesting that JSON cannot represent
  */
@@ -24,6 +24,7 @@ export function rejectUnserializable(event: GenerationEvent): void {
   }
 }
 
+/** Returns the record of a turn's end. @param failure null for a completed turn */
 export function toOutcome(
   turn: RunningTurn,
   status: TurnOutcome['status'],
@@ -50,7 +51,7 @@ export function toOutcome(
     finishReason: end?.finishReason ?? null,
     stopReason: end?.stopReason === undefined ? null : JSON.stringify(end.stopReason),
     promptTokenIds: start?.promptTokenIds ?? PromptIds.of(),
-    // An invalid id would become another one in 32 bits, so that none is stored then.
+    // No ids are stored if one is invalid, because it would become another id in 32 bits.
     completionTokenIds: Int32Array.from(hasIds ? completion.tokenIds : []),
     completionLogprobs: Float64Array.from(completion.logprobs),
     exact: inexact === null,
@@ -70,15 +71,19 @@ export function toOutcome(
   }
 }
 
-/** Values for engines that do not report them. */
+/** Values that are recorded if an engine does not report its own. */
 interface FallbackValues {
-  /** The version at the time of dispatch: a complete response arrives long after its first token. */
+  /**
+   * The announced weight version at the time of dispatch, for the start: a response that is not streamed arrives long
+   * after its first token was sampled.
+   */
   readonly weightsAtDispatch: string | undefined
-  /** The current version, because it may change during the response. */
+  /** The currently announced weight version, for the end: it may change during the response. */
   readonly weightsNow: string | undefined
   readonly logprobsMode: string | undefined
 }
 
+/** Adds the values that the engine does not report to its start and end events. */
 export function addFallbackValues(event: GenerationEvent, stamps: FallbackValues): GenerationEvent {
   if (event.type === 'delta') return event
   const { logprobsMode } = stamps
@@ -91,13 +96,13 @@ export function addFallbackValues(event: GenerationEvent, stamps: FallbackValues
   return { ...versioned, sampling: { logprobsMode, ...versioned.sampling } }
 }
 
-/** The average for English and code with current tokenizers. */
+/** The average for English text and code with current tokenizers. */
 const BYTES_PER_TOKEN = 4
 
 /**
- * Adds usage to the end of a response, which clients expect in every one. If an engine does not count tokens, as
- * workers of version 1, the proxy counts its ids; if it reports no ids, the proxy estimates the number from the text,
- * because agents treat a response of no tokens as empty.
+ * Adds usage to an end without it, because clients expect usage in every response. For an engine that does not count
+ * tokens, such as a worker of version 1, the proxy counts the token ids. Without ids, it estimates the number from the
+ * text, because agents treat a response of no tokens as empty.
  */
 export function withUsage(end: GenerationEnd, sampled: Completion): GenerationEnd {
   if (end.usage) return end

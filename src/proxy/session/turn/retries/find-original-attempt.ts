@@ -1,26 +1,31 @@
 /**
- * Finds the original attempts of requests whose clients may retry. The session knows those in flight; those that have
- * ended are in the store, so that a restarted proxy finds them too. Only a retry has a cost: it reads its session's
- * turns.
+ * Finds the original attempt of a request that may be a retry. Attempts in flight are found in the session, ended ones
+ * in the store, so that a restarted proxy finds them too. Only requests that may be retries cause a read of the
+ * session's turns.
  */
 import { getAncestor, getTextsUpTo, type Message } from '../../../../protocol/canonical/conversation.ts'
 import { type Annotations, hasCompleteResponse } from '../../../store/port/answered-retries.ts'
 import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
 import type { LiveSession } from '../../state/live-session.ts'
 import type { InFlightTurn, RetryInfo } from '../../state/live-turn.ts'
-import { type EarlierAttempt, selectOriginalAttempt } from './select-original-attempt.ts'
 import { isRestorable } from './redelivery.ts'
+import { type EarlierAttempt, selectOriginalAttempt } from './select-original-attempt.ts'
 
-/** The parts of a request that all its attempts share. */
+/** The parts of a request that are equal in all its attempts. */
 type AttemptContent = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
 
+/** The result of {@link findOriginalAttempt}. */
 interface AttemptSearchResult {
-  /** The attempt that a retry repeats, if its response is available. */
+  /**
+   * The attempt that the request repeats, if its response is available: the turn in flight, or the id of the recorded
+   * turn.
+   */
   first?: { running: InFlightTurn } | { recorded: string }
-  /** The keys of all requests of the session. */
+  /** The idempotency keys of all requests of the session. */
   idempotencyKeys: Set<string>
 }
 
+/** Finds the attempt that a request repeats. @throws ProxyError `store_failed` */
 export async function findOriginalAttempt(
   store: Pick<TurnStore, 'readOutlines'>,
   session: Pick<LiveSession, 'sessionId' | 'turns'>,
@@ -36,7 +41,8 @@ export async function findOriginalAttempt(
     for (const { retryInfo } of session.turns)
       if (retryInfo.idempotencyKey !== undefined) idempotencyKeys.add(retryInfo.idempotencyKey)
     const running = findMatches()
-    // A turn that has ended meanwhile is in neither list; one that is about to end can only be read from the store.
+    // A turn that has ended during the read may be missing from both lists, and one that is about to end cannot be
+    // joined. Both are read from the store after their end.
     const [ending] = [
       ...before.filter((each) => !running.includes(each)),
       ...running.filter(({ isEnding }) => isEnding),
@@ -54,6 +60,7 @@ export async function findOriginalAttempt(
   }
 }
 
+/** Reads the ended attempts of a request. Adds the idempotency keys of all turns to `keys`. */
 async function readAttempts(
   outlines: AsyncIterable<TurnOutline>,
   query: AttemptQuery,
@@ -70,6 +77,7 @@ async function readAttempts(
   return wasRead ? attempts.map((each) => ({ ...each, wasRead })) : attempts
 }
 
+/** An earlier attempt with its turn index, by which attempts are sorted. */
 interface AttemptAtIndex extends EarlierAttempt {
   index: number
 }
@@ -101,7 +109,7 @@ function fromRecord(turn: TurnOutline): AttemptAtIndex {
   }
 }
 
-/** A request with which others are compared. */
+/** The request to which turns are compared. */
 class AttemptQuery {
   readonly #request: AttemptContent
   readonly #messages: readonly string[]
@@ -111,6 +119,7 @@ class AttemptQuery {
     this.#messages = getTextsUpTo(request.lastMessage)
   }
 
+  /** Returns whether a turn has an equal request. */
   isLike(turn: AttemptContent): boolean {
     const { dialect, tools, params, promptPieces } = this.#request
     return (
@@ -123,7 +132,7 @@ class AttemptQuery {
     )
   }
 
-  /** Returns whether a turn's prompt is longer than this one and begins with it. */
+  /** Returns whether a turn's prompt begins with this request's prompt and is longer. */
   isContinuedBy({ lastMessage, promptPieces }: Pick<TurnOutline, 'lastMessage' | 'promptPieces'>): boolean {
     const prompt = this.#request.promptPieces.join('')
     if (this.#messages.length === 0) {
@@ -135,7 +144,10 @@ class AttemptQuery {
     return beginning !== lastMessage && this.#hasMessages(beginning)
   }
 
-  /** Compares from the end, because histories of one session begin with the same messages. */
+  /**
+   * Returns whether a turn has equal messages. Compares from the end, because conversations of one session begin with
+   * the same messages.
+   */
   #hasMessages(last: Message | undefined): boolean {
     if (last !== undefined && last === this.#request.lastMessage) return true
     if ((last?.depth ?? 0) !== this.#messages.length) return false

@@ -1,4 +1,7 @@
-/** Converts a committed response to events, so that any dialect can write it as it did originally. */
+/**
+ * Redelivers committed responses to retries: converts them to events, from which any dialect produces the original
+ * response.
+ */
 import { CompletionBuilder } from '../../../../protocol/canonical/completion.ts'
 import type {
   GenerationDelta,
@@ -10,13 +13,13 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
 import type { ResponseHandle } from '../../state/live-turn.ts'
 
-/** The parts of a response that have no column; stored if not empty. */
+/** The parts of a response that are recorded as an annotation, because the store has no columns for them. */
 interface ResponseExtras {
   refusal?: string
   extra?: Record<string, unknown>
 }
 
-/** Returns the parts without a column. @returns undefined if there are none */
+/** Returns the parts of a completion without a column. @returns undefined if it has none */
 export function getResponseExtras({ refusal, extra }: CompletionBuilder): ResponseExtras | undefined {
   const unnamed: ResponseExtras = {
     ...(refusal !== null && { refusal }),
@@ -26,22 +29,25 @@ export function getResponseExtras({ refusal, extra }: CompletionBuilder): Respon
 }
 
 /**
- * Returns whether a turn's record contains its complete response. The engine's logprob entries, with texts and
- * alternatives, are forwarded to an agent that requests them, but not stored.
+ * Returns whether a turn's record contains its complete response. It does not if the agent requested logprobs: their
+ * entries, with texts and alternatives, are forwarded but not stored.
  */
 export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
   const { logprobs } = JSON.parse(params) as { logprobs?: unknown }
   return logprobs === undefined || logprobs === null || logprobs === false
 }
 
-/** A committed response for redelivery to a retry. */
+/** A committed response that is delivered to a retry. */
 interface Redelivery
   extends Pick<ResponseHandle, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'deliver'> {
   /** The number of retries that received it, including this one. */
   retriesServed: number
 }
 
-/** Redelivers a turn's response to a retry and records that. @returns undefined if it no longer exists */
+/**
+ * Prepares the redelivery of a turn's response to a retry, and records it. @returns undefined if the turn no longer
+ * exists
+ */
 export async function redeliver(
   store: Pick<TurnStore, 'getTurn' | 'markRedelivered'>,
   { sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>,
