@@ -1,4 +1,6 @@
-/** Assembles one row of a chain of turns: the turns that it trains, the spans of their tokens, and the truncation. */
+/**
+ * Assembles one row from a chain of turns: its tokens, the turns that it trains with their spans, and its truncation.
+ */
 import { isCutByEngine } from '../../../protocol/canonical/completion.ts'
 import type { RowImage, RowJson, RowTurn } from '../../../protocol/schema/row.ts'
 import type { SessionMarks } from '../../store/port/marks.ts'
@@ -9,40 +11,49 @@ import type { RowLayout } from './row-details.ts'
 import { moveBeginAfterImage, moveEndBeforeImage, selectImages } from './row-images.ts'
 import type { TurnNode } from './turn-tree.ts'
 
+/** The options of a request for rows. */
 export interface TrajectoryOptions {
-  /** Keeps the last n tokens of the prompt, like verl's left truncation. */
+  /**
+   * The maximum length of the prompt, of which the last tokens are retained, as in verl's left truncation. Default: no
+   * limit.
+   */
   promptLength?: number | undefined
-  /** Keeps the first n tokens of the response. */
+  /** The maximum length of the response, of which the first tokens are retained. Default: no limit. */
   responseLength?: number | undefined
-  /** `longest`: the row with the longest uncut response (of equals the first). `last`: the one that ends last. */
+  /**
+   * The selected rows. `longest`: the row with the longest response before truncation, the first of several. `last`:
+   * the row whose last turn is the latest. Default: `all`.
+   */
   select?: 'all' | 'longest' | 'last'
-  /** Splits the selected rows into one row per turn, with the turn's complete prompt. */
+  /** Whether the selected rows are split into one row per turn, with the turn's complete prompt. */
   perTurn?: boolean
-  /** Trains only the turns of this policy and returns only rows that train one. Default: turns of all policies. */
+  /**
+   * The policy whose turns are trained; only rows that train one of them are returned. Default: turns of all policies.
+   */
   policy?: string
-  /** Masks tokens of older weights than the newest that sampled a token of the row. Default: no. */
+  /** Whether to mask the tokens that were sampled by older weights than the newest ones in the row. Default: no. */
   maskStaleTokens?: boolean
 }
 
-/** The span of a turn's completion in `response_ids`. */
+/** A turn of a row, with the span of its completion in `response_ids`. */
 export type TurnSpan = Readonly<Omit<RowTurn, 'agent_role' | 'line' | 'labels' | 'sampling'>> & {
   readonly agent_role: AgentRole
   readonly labels: readonly string[]
 }
 
-/** A row as the trajectories API returns it, with typed arrays, and without what the API adds. */
+/** A row as in the trajectories API, but with typed arrays, and without the fields that the API adds. */
 export interface Trajectory
   extends Readonly<Omit<RowJson, 'finished' | 'agent_role' | 'line' | 'turns' | 'labels' | keyof RowArrays>>,
     RowArrays {
-  /** The role of the last turn; if that is a compaction, the role of the turns before it. */
+  /** The agent role of the last turn that is no compaction; `compaction` if there is no such turn. */
   readonly agent_role: AgentRole
   readonly turns: readonly TurnSpan[]
   readonly labels: readonly string[]
-  /** Images whose tokens are in prompt and response. Absent: there are none. */
+  /** The images whose tokens are in the prompt or the response. Absent: there are none. */
   readonly images?: readonly RowImage[]
 }
 
-/** The lists of tokens of a row. */
+/** The fields of a row with one value per token. */
 interface RowArrays {
   readonly prompt_ids: Int32Array
   readonly response_ids: Int32Array
@@ -52,17 +63,21 @@ interface RowArrays {
 
 /** A row before its tokens are assembled. */
 export interface RowPlan {
-  /** Turns from first to last; each is the parent of the next. Never empty. */
+  /** The turns from first to last; each is the parent of the next one. Never empty. */
   readonly chain: readonly TurnNode[]
   readonly last: TurnNode
-  /** Length of the first turn's prompt; the response begins at this offset. */
+  /** The length of the first turn's prompt, where the response begins. */
   readonly base: number
+  /** The length of the response before truncation. */
   readonly responseLength: number
-  /** Images of the last turn's prompt. */
+  /** The images of the last turn's prompt. */
   readonly images: readonly RowImage[]
 }
 
-/** Assigns each turn to the row that trains it: the one that keeps most of its tokens, the first of several. */
+/**
+ * Assigns each turn to the row that trains it: the one that retains most of its tokens, the first of several.
+ * @param isRequested returns whether the turn may be trained
+ */
 export function assignTraining(
   plans: RowPlan[],
   options: TrajectoryOptions,
@@ -79,6 +94,7 @@ export function assignTraining(
   return new Map([...best].map(([turn, { plan }]) => [turn, plan]))
 }
 
+/** Returns the length of the truncated response, which does not end inside an image. */
 function countKeptTokens(
   plan: RowPlan,
   { responseLength = Number.POSITIVE_INFINITY }: TrajectoryOptions,
@@ -87,6 +103,7 @@ function countKeptTokens(
   return moveEndBeforeImage(plan.images, plan.base + responseLength) - plan.base
 }
 
+/** Returns the span of a turn's completion in the truncated response. */
 function computeSpan(
   position: number,
   plan: RowPlan,
@@ -97,13 +114,13 @@ function computeSpan(
   return { start: Math.min(start, kept), end: Math.min(start + getKeptLength(plan.chain, position), kept) }
 }
 
-/** Returns the number of sampled tokens of a turn that its chain has: the next prompt may replace the last one. */
+/** Returns the number of a turn's sampled tokens that are in the row: the next prompt may replace the last ones. */
 function getKeptLength(chain: readonly TurnNode[], position: number): number {
   const { promptLength, completionLength } = chain[position]!
   return (chain[position + 1]?.sharedLength ?? promptLength + completionLength) - promptLength
 }
 
-/** Data that all rows of a session share. */
+/** The data that all rows of a session share. */
 interface RowContext {
   readonly trainedBy: ReadonlyMap<TurnNode, RowPlan>
   readonly reward: Reward | null
@@ -111,6 +128,7 @@ interface RowContext {
   policyOf(turn: TurnNode): string | null
 }
 
+/** Assembles the row of a plan. */
 export function assemble(
   plan: RowPlan,
   options: TrajectoryOptions,
@@ -177,8 +195,8 @@ export function assemble(
 }
 
 /**
- * Returns the row's layout. It includes the turns before a row of one turn, because they reported token data of its
- * prompt as well.
+ * Returns the layout of a row. It includes the turns before the row's first turn, because they also reported token data
+ * of its prompt.
  */
 export function createLayout({ chain, base }: RowPlan, row: Trajectory): RowLayout {
   const history: TurnNode[] = []
@@ -204,12 +222,11 @@ function getAgentRole(chain: readonly TurnNode[]): AgentRole {
 }
 
 /**
- * Returns the lowest and the highest version that sampled. If all versions are numbers, they are compared as numbers
- * (`9` before `10`). Other names have no order except that of their appearance: the result is the first and the last
- * one.
+ * Returns the lowest and the highest weight version of the turns. If all versions are numbers, they are compared as
+ * numbers (`9` before `10`). Other names have no order, so the result is the first and the last one in the row.
  *
- * If the version of one turn is unknown, both are null: the row may contain tokens of any age, and a trainer that drops
- * stale rows must not treat it as being as fresh as its other turns.
+ * If the version of a turn is unknown, both are null: the row may contain tokens of any age, and a trainer that drops
+ * stale rows must not treat it as fresh.
  */
 function computeVersionRange(turns: readonly TurnSpan[]): { min: string | null; max: string | null } {
   if (turns.some(isUnversioned)) return { min: null, max: null }
@@ -220,7 +237,8 @@ function computeVersionRange(turns: readonly TurnSpan[]): { min: string | null; 
 
 /**
  * Returns the spans of tokens whose weights are older than the newest ones of the turns, or unknown; none if all are
- * unknown. A turn whose weights changed without a cut has the older ones: it is not known which tokens they sampled.
+ * unknown. If the weights changed during an engine request, all of its tokens count as older, because the engine does
+ * not report which weights sampled each.
  */
 function findStaleSpans(turns: readonly TurnSpan[]): (readonly [start: number, end: number])[] {
   const versions = turns.flatMap(getVersions).filter((version) => version !== null)
@@ -241,7 +259,7 @@ function isUnversioned(turn: TurnSpan): boolean {
   return getVersions(turn).includes(null)
 }
 
-/** Returns the versions of a turn's tokens, from the first to the last token; null: unknown. */
+/** Returns the weight versions of a turn, from its first token to its last; null: unknown. */
 function getVersions({ weight_version_start, weight_version_end, engine_requests }: TurnSpan) {
   const sampled = engine_requests?.filter(({ start, end }) => end > start)
   return sampled?.map(({ weight_version }) => weight_version) ?? [weight_version_start, weight_version_end]

@@ -1,28 +1,31 @@
 /**
- * Finds rejected summaries. An agent that rejects a summary requests another one; only the summary that it continues
- * with affects the reward.
+ * Finds rejected compactions. An agent that rejects a summary requests another one, and only the summary with which it
+ * continues affects the reward.
  */
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
 import { getText } from '../roles/rules/rule.ts'
 
+/** A turn that sampled a summary. */
 interface SummaryAttempt {
   readonly turnId: string
-  /** Excerpt that identifies the summary in later messages; empty if the summary is too short. */
+  /** The excerpt that identifies the summary in later messages; empty if the summary is too short. */
   readonly words: string
+  /** Whether a later message contains the excerpt. */
   isUsed: boolean
 }
 
-/** Length of the excerpt. It is taken from the middle, because agents drop tags at both ends. */
-const KNOWN_BY = 80
-/** Shorter texts may occur by chance. */
-const TOO_SHORT = 24
+/** The length of an excerpt. It is taken from the middle of the summary, because agents drop tags at both ends. */
+const EXCERPT_CHARS = 80
+/** The minimum length of a summary that can be identified: shorter texts may occur by chance. */
+const MIN_SUMMARY_CHARS = 24
 
 /**
- * Receives all turns of a session in order. The attempts at one compaction are the summaries without a completed main
- * turn between them. If the following messages, up to that turn, contain the excerpt of an attempt, the attempts whose
- * excerpt they do not contain were rejected. If they contain no excerpt, the outcome is unknown.
+ * The rejected compactions of a session, whose turns must be added in index order. The attempts at one compaction are
+ * the summaries without a completed main turn between them. If the following messages, up to the next main turn,
+ * contain the excerpt of an attempt, the attempts whose excerpt they do not contain were rejected. If they contain no
+ * excerpt, the outcome is unknown.
  */
 export class Compactions {
   readonly #rejected = new Set<string>()
@@ -41,14 +44,14 @@ export class Compactions {
     line: AgentRole,
   ): void {
     if (!isMainWork(line)) return
-    if (this.#attempts.length > 0) this.#lookThrough(lastMessage)
+    if (this.#attempts.length > 0) this.#markUsed(lastMessage)
     if (status !== 'completed') return
     if (line === 'main') this.#judge()
-    // Several completions of one request are samples, not attempts.
+    // The choices of one request are samples, not attempts.
     else if (!annotations.includes('"choice"')) {
       if (this.#attempts.length === 0)
         this.#requestMessages = new Set(getMessagesBetween(undefined, lastMessage))
-      this.#attempts.push({ turnId, words: extractWords(completionText ?? ''), isUsed: false })
+      this.#attempts.push({ turnId, words: extractExcerpt(completionText ?? ''), isUsed: false })
     }
   }
 
@@ -57,7 +60,8 @@ export class Compactions {
     return this.#rejected
   }
 
-  #lookThrough(last: Message | undefined): void {
+  /** Marks the attempts whose excerpts occur in messages that the first attempt's request did not have. */
+  #markUsed(last: Message | undefined): void {
     const texts = getMessagesBetween(undefined, last, (message) => this.#requestMessages.has(message)).map(
       ({ value }) => collapseSpace(getText(value)),
     )
@@ -65,6 +69,7 @@ export class Compactions {
       attempt.isUsed ||= attempt.words !== '' && texts.some((text) => text.includes(attempt.words))
   }
 
+  /** Determines which attempts were rejected, at the next completed main turn. */
   #judge(): void {
     const isKnown = this.#attempts.some(({ isUsed }) => isUsed)
     for (const { turnId, words, isUsed } of this.#attempts)
@@ -74,12 +79,13 @@ export class Compactions {
   }
 }
 
-function extractWords(text: string): string {
+/** Returns the excerpt of a summary; empty if the summary is too short. */
+function extractExcerpt(text: string): string {
   const [, summary = text] = /<summary>([\s\S]*)<\/summary>/.exec(text) ?? []
   const words = collapseSpace(summary)
-  if (words.length < TOO_SHORT) return ''
-  const start = Math.max(0, Math.floor((words.length - KNOWN_BY) / 2))
-  return words.slice(start, start + KNOWN_BY).trim()
+  if (words.length < MIN_SUMMARY_CHARS) return ''
+  const start = Math.max(0, Math.floor((words.length - EXCERPT_CHARS) / 2))
+  return words.slice(start, start + EXCERPT_CHARS).trim()
 }
 
 /** Collapses white space, because agents reformat texts. */

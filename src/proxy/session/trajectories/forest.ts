@@ -1,56 +1,62 @@
 /**
- * Represents rows as a forest: common prefixes of rows are stored once, for trainers that pack prefixes (tree
- * attention) and for smaller responses. Each completion is a separate node, even if two samples of one prompt have
- * equal tokens. Tokens that were read are shared if equal: prompts, also between sessions, and the tokens between two
- * completions.
+ * Represents rows as a forest, in which common prefixes of rows are stored once: for trainers that pack prefixes (tree
+ * attention), and for smaller responses. Each completion is a separate node, even if two samples of one prompt have
+ * equal tokens. Equal tokens that were not sampled share nodes: prompts, also of different sessions, and the tokens
+ * between two completions.
  */
 import { shiftEngineRequests } from './engine-requests.ts'
 import { TokenNode } from './token-tree.ts'
 import type { Trajectory, TurnSpan } from './trajectories.ts'
 
-/** Tokens that the model read. */
+/** A node of tokens that the model read. */
 export interface PromptTokens {
-  /** Index of the parent node; null: none. */
+  /** The index of the parent node; null: it is a root. */
   readonly parent: number | null
   readonly ids: Int32Array
 }
 
-/** Tokens that a turn sampled. */
+/** A node of tokens that a turn sampled. */
 export interface CompletionTokens extends PromptTokens {
   readonly sessionId: string
   readonly turn: ForestTurn
-  /** 0.0 where no row trains the token. */
+  /** The logprobs of the tokens; 0 for a token that no row trains. */
   readonly logprobs: Float64Array
 }
 
-/** A turn's span without its offsets; those of engine requests count from the node. `trained`: a row trains it. */
+/**
+ * A turn of a row without its span; the offsets of its engine requests are relative to the node. `trained`: whether a
+ * row trains it.
+ */
 type ForestTurn = Omit<TurnSpan, 'start' | 'end'>
 
-/** A row is the path from a root to its leaf. */
+/** A row, whose tokens are the path from a root to its leaf. */
 export interface ForestRow extends Omit<Trajectory, RowArrays> {
   readonly session_id: string
-  /** Index of the last node; null if the row has no tokens. */
+  /** The index of the last node; null if the row has no exact tokens. */
   readonly leaf: number | null
-  /** Number of the path's tokens that are the prompt. */
+  /** The number of the path's tokens that are the prompt; the others are the response. */
   readonly prompt_tokens: number
   readonly response_tokens: number
 }
 
+/** The fields of a row that the nodes replace. */
 type RowArrays = 'prompt_ids' | 'response_ids' | 'response_mask' | 'response_logprobs'
 
+/** The nodes and rows in serializable form. */
 interface ForestLayout {
-  /** Nodes; each follows its parent. */
+  /** The nodes; each follows its parent. */
   readonly nodes: readonly (PromptTokens | CompletionTokens)[]
   readonly rows: readonly ForestRow[]
 }
 
+/** A forest of the rows of several sessions. */
 export class Forest {
   readonly #roots = TokenNode.root()
   readonly #steps: RowPath[] = []
 
   /**
    * Adds the rows of a session. Copies only new tokens.
-   * @param rows rows of all turns of the session, none of them truncated
+   * @param rows the rows of all turns of the session, none of them truncated
    */
   add(sessionId: string, rows: Iterable<Trajectory>): void {
     const sampled = new Map<string, CompletionNode>()
@@ -61,7 +67,7 @@ export class Forest {
       })
   }
 
-  /** Returns the layout. All rows must have been added, because each may split a prompt. */
+  /** Returns the layout. All rows must have been added, because a row may split a node of an earlier one. */
   createLayout(): ForestLayout {
     const nodes: (PromptTokens | CompletionTokens)[] = []
     const indices = new Map<TokenNode | CompletionNode, number | null>([[this.#roots, null]])
@@ -91,18 +97,21 @@ export class Forest {
   }
 }
 
+/** A completion before it has an index. A row that trains the turn replaces `turn` and `logprobs`. */
 interface CompletionNode extends Omit<CompletionTokens, 'parent' | 'turn' | 'logprobs'> {
   turn: ForestTurn
   logprobs: Float64Array
-  /** Tokens that were read after it. */
+  /** The root of the tokens that follow the completion. */
   readonly below: TokenNode
 }
 
+/** A row, and its path as pairs of read and sampled tokens. */
 interface RowPath {
   readonly row: Omit<ForestRow, 'leaf'>
   readonly path: readonly { read: TokenNode; sampled: CompletionNode }[]
 }
 
+/** Returns the path of a row, whose nodes are created if they are missing. */
 function findPath(
   sessionId: string,
   row: Trajectory,
@@ -116,20 +125,21 @@ function findPath(
   for (const turn of row.turns) {
     read = read.descend(row.response_ids.subarray(end, turn.start))
     end = turn.end
-    const sampled = findSampledSpans(sessionId, turn, row, known)
+    const sampled = findCompletionNode(sessionId, turn, row, known)
     path.push({ read, sampled })
     read = sampled.below
   }
   return path
 }
 
-function findSampledSpans(
+/** Returns the node of a turn's completion, which is created if it is missing. */
+function findCompletionNode(
   sessionId: string,
   { start, end, engine_requests: requests, ...others }: TurnSpan,
   row: Trajectory,
   known: Map<string, CompletionNode>,
 ): CompletionNode {
-  // If a later prompt replaces the end of a completion, the rows of other prompts have more of its tokens.
+  // Rows may have different numbers of a completion's tokens, because a later prompt may replace its end.
   const key = `${others.turn_id} ${end - start}`
   const offsets = { start: -start, end: end - start }
   const turn = { ...others, ...(requests && { engine_requests: shiftEngineRequests(requests, offsets) }) }

@@ -1,4 +1,4 @@
-/** Describes how an agent changed messages that it had sent or received, line by line for people. */
+/** Describes for people how an agent changed messages that it had sent or received. */
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
@@ -6,23 +6,24 @@ import type { EchoAnnotation } from '../prompts/echo-annotation.ts'
 
 /** One change. The texts are excerpts that begin one line before the first difference; null: the text did not exist. */
 export interface MessageChange {
+  /** The changed element, in a few words. */
   readonly what: string
   readonly before: string | null
   readonly now: string | null
-  /** Line of the first difference, from 1. */
+  /** The line of the first difference, from 1. */
   readonly line: number
 }
 
-/** Limit of each text, which keeps the responses small. */
+/** The maximum length of an excerpt, which limits the size of API responses. */
 const MAX_CHARS = 800
 
-/** @param what the changed element, in a few words */
+/** Describes the difference between two texts. @param what the changed element, in a few words */
 export function describeChange(what: string, before: string, now: string): MessageChange {
   const [line, start] = findFirstChange(before, now)
   return { what, before: toExcerpt(before, start), now: toExcerpt(now, start), line }
 }
 
-/** Returns the line of the first difference and the offset of the line before it. */
+/** Returns the line of the first difference, and the offset at which the line before it begins. */
 function findFirstChange(before: string, now: string): [line: number, start: number] {
   let index = 0
   let line = 1
@@ -57,17 +58,17 @@ function withCalls(contentText: string, calls: readonly ToolCall[] | undefined):
   return [...(contentText === '' ? [] : [contentText]), ...lines].join('\n')
 }
 
-/** Returns the names of tools as sent, one per line. @param tools JSON text; null: none */
+/** Returns the names of tools in their order, one per line. @param tools JSON text; null: there are none */
 export function getToolNames(tools: string | null): string {
   const all = JSON.parse(tools ?? '[]') as { type?: string; name?: string; function?: { name?: string } }[]
   return all.map(({ type, name, function: own }) => own?.name ?? name ?? type).join('\n')
 }
 
 /**
- * Returns whether `now` is an edited version of `before`, not the start of another conversation: they share at least
- * half of their text at their beginnings and ends, or both conversations continue with the same message.
- * @param turn the turn whose request contains the message `before`
- * @param lastNow the last message of the request that contains the message `now`
+ * Returns whether `now` is an edited version of `before`, and not the beginning of another conversation: the messages
+ * share at least half of their text at the beginning and the end, or both conversations continue with the same message.
+ * @param turn the turn whose request contains `before`
+ * @param lastNow the last message of the request that contains `now`
  */
 export function isEdited(
   before: Message,
@@ -86,34 +87,41 @@ export function isEdited(
   return (head + tail) * 2 >= longer
 }
 
-/** The messages of a turn's request and its completion. */
+/** The messages of a turn's request, and its completion. */
 type TurnMessages = Pick<TurnRecord, 'lastMessage' | 'completionText' | 'toolCalls'>
 
-/** Returns whether `next` follows the message in the turn's request, or is the turn's answer to it. */
+/**
+ * Returns whether `next` equals what follows the message in the turn: the next message of its request, or its
+ * completion.
+ */
 export function isFollowedBy(message: Message, next: Message, turn: TurnMessages): boolean {
   if (message === turn.lastMessage) return isResponseTo(turn, next)
   return getNext(message, turn.lastMessage)?.json === next.json
 }
 
+/** Returns whether a message is the turn's completion. */
 export function isResponseTo(turn: TurnMessages, message: Message): boolean {
   const text = getCompletionText(turn)
   return message.value.role === 'assistant' && text !== '' && text === getMessageText(message)
 }
 
-/** Returns the message after this one on the path to `last`. */
+/** Returns the message after this one in the conversation that ends with `last`. */
 export function getNext(message: Message, last: Message | undefined): Message | undefined {
   let current = last
   while (current !== undefined && current.parent !== message) current = current.parent
   return current
 }
 
-/** Returns how an agent changed the tool calls of a turn. Values of arguments are JSON, or text. */
+/**
+ * Describes how an agent changed the tool calls of a turn, as one text and as changes. Values of arguments are JSON or
+ * text.
+ */
 export function findToolCallChanges(
   { changes: noted = [] }: EchoAnnotation,
   { index, toolCalls }: Pick<TurnRecord, 'index' | 'toolCalls'>,
 ): { text: string; changes: MessageChange[] } {
   const names = new Map((JSON.parse(toolCalls) as ToolCall[]).map(({ id, function: of }) => [id, of.name]))
-  /** Changed members of the arguments, keyed by tool call. */
+  /** The changed members of the arguments, by changed part of a tool call. */
   const changedMembers = new Map<string, string[]>()
   const changes = noted.map(({ kind, call, path, sampled, echoed }): MessageChange => {
     const name = names.get(call ?? '') ?? 'a call'
@@ -132,7 +140,7 @@ export function findToolCallChanges(
   return { text: `${words.length === 0 ? 'its calls' : words.join('; ')} (turn ${index})`, changes }
 }
 
-/** Decodes a JSON string; other values stay as they are. */
+/** Decodes a JSON string. Returns other values unchanged. */
 function toReadable(value: string | null): string | null {
   if (value === null || !value.startsWith('"')) return value
   try {

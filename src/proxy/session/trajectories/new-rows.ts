@@ -1,4 +1,4 @@
-/** Explains why a turn begins a new row: a sentence for people, and the changes. */
+/** Explains why a turn begins a new row, with a sentence for people and the changes that the agent made. */
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
 import { getPromptReason, getRecordedParent } from '../matching/recorded-parent.ts'
@@ -19,10 +19,10 @@ import {
 } from './message-changes.ts'
 
 /**
- * The reasons for a new row. `conversation` and `sampled_again` are expected. The others split what could be one row:
- * the agent changed messages or tools (`call_edited`, `message_changed`, `answer_missing`, `tools_changed`), the prompt
- * of a request that continues a turn does not begin with that turn's tokens (`tokens_differ`), or that turn cannot be
- * continued (`not_trainable`, `other_model`).
+ * The reasons for a new row. `conversation` and `sampled_again` are expected. The others split what could be one row.
+ * For some, the agent changed messages or tools (`call_edited`, `message_changed`, `answer_missing`, `tools_changed`).
+ * For `tokens_differ`, the prompt of a request that continues a turn does not begin with that turn's tokens. For the
+ * rest, that turn cannot be continued (`not_trainable`, `other_model`).
  */
 export const NEW_ROW_REASONS = [
   'conversation',
@@ -40,12 +40,14 @@ type NewRowReason = (typeof NEW_ROW_REASONS)[number]
 
 const EXPECTED: ReadonlySet<NewRowReason> = new Set(['conversation', 'sampled_again'])
 
+/** The explanation of a new row. */
 export interface NewRowExplanation {
   readonly why: NewRowReason
-  /** The turn that it could have continued, or that it is another sample of. */
+  /** The id of the turn that the row could have continued, or of which it is another sample; null: there is none. */
   readonly turnId: string | null
+  /** The explanation for people. */
   readonly text: string
-  /** Changes that the agent made, if any. */
+  /** The changes that the agent made. Absent: none are known. */
   readonly changes?: readonly MessageChange[]
 }
 
@@ -54,7 +56,7 @@ export function isSplit({ why: reason }: NewRowExplanation): boolean {
   return !EXPECTED.has(reason)
 }
 
-/** The parts of an earlier turn that are kept. */
+/** The fields of an earlier turn that explanations need. */
 interface PriorTurn
   extends Pick<
     TurnStep,
@@ -68,36 +70,38 @@ interface PriorTurn
     | 'completionText'
     | 'toolCalls'
   > {
-  /** Number of tokens of prompt and completion. */
+  /** The number of tokens of prompt and completion. */
   readonly tokenCount: number
 }
 
 /**
- * The latest message after each message, with the turn whose request added it; the key undefined stands for the
- * beginning.
+ * For each message, the latest message after it, with the turn whose request added it. The key undefined represents the
+ * beginning of a conversation.
  */
 type NextTurns = Map<Message | undefined, { message: Message; turn: PriorTurn }>
 
+/** Explains the new rows of one session. */
 export class NewRowExplainer {
   readonly #turns = new Map<string, PriorTurn>()
-  /** The latest turn, keyed by the last message of its request. */
+  /** The latest turn by the last message of its request. */
   readonly #endingAt = new Map<Message, PriorTurn>()
-  /** Keyed by agent role, because subagents have separate conversations. */
+  /** The next messages by agent role, because sub-agents have separate conversations. */
   readonly #following = new Map<string, NextTurns>()
   /** The latest completed turn of each agent role. */
   readonly #latest = new Map<AgentRole, PriorTurn>()
   /**
-   * The turns that a turn of the same agent role continues. A compaction beside the main conversation splits no row.
+   * The ids of the turns that a turn of the same agent role continues. A compaction that continues a main turn thus
+   * splits no row.
    */
   readonly #continued = new Map<AgentRole, Set<string>>()
 
   /**
    * Adds a turn. All turns must be added in index order.
-   * @param parentId the turn whose tokens this one continues, if any
-   * @returns undefined if the turn begins no row
+   * @param parentId the id of the turn whose tokens this one continues, if any
+   * @returns undefined if the turn does not begin a row
    */
   add(step: TurnStep, found: AgentRoleMatch, parentId: string | undefined): NewRowExplanation | undefined {
-    const seen = toSeenTurn(step)
+    const seen = toPriorTurn(step)
     const { line } = found
     const isTrained = step.status === 'completed' && line !== 'side'
     const newRow = isTrained ? this.#find(step, seen, found, parentId) : undefined
@@ -116,12 +120,15 @@ export class NewRowExplainer {
     parentId: string | undefined,
   ): NewRowExplanation | undefined {
     if (parentId !== undefined) return this.#byFork(step, seen, line, parentId)
-    // A subagent that was inferred from its opening may be the main agent with an edited system prompt.
+    // A sub-agent that was inferred from a new opening may be the main agent with an edited system prompt.
     const isGuess = rule === 'new_opening'
     return this.#byParent(step) ?? this.#byMessages(step, seen, isGuess ? 'main' : line, isGuess)
   }
 
-  /** Explains a second continuation of a turn: the turn's tokens can be in only one row with what follows them. */
+  /**
+   * Explains a second continuation of a turn, whose tokens can be trained in only one row. @returns undefined for the
+   * first continuation
+   */
   #byFork(step: TurnStep, seen: PriorTurn, line: AgentRole, parentId: string): NewRowExplanation | undefined {
     const parent = this.#turns.get(parentId)
     if (parent === undefined || !this.#continuedIn(line).has(parentId)) return undefined
@@ -152,7 +159,7 @@ export class NewRowExplainer {
     }
   }
 
-  /** Explains a turn that continues another one according to its messages. */
+  /** Explains a turn whose messages continue another turn although its tokens do not. */
   #byParent(step: TurnStep): NewRowExplanation | undefined {
     const before = this.#turns.get(getRecordedParent(step) ?? '')
     if (before === undefined) return undefined
@@ -172,8 +179,9 @@ export class NewRowExplainer {
     return { why: 'tokens_differ', turnId, text }
   }
 
+  /** Explains a turn that continues no other one, by comparing its messages with those of earlier turns. */
   #byMessages(step: TurnStep, seen: PriorTurn, line: AgentRole, isGuess: boolean): NewRowExplanation {
-    const edited = this.#editedCall(step)
+    const edited = this.#byEditedCall(step)
     if (edited !== undefined) return edited
     const following = this.#getFollowing(line)
     const { known, added } = this.#known(seen.lastMessage, following)
@@ -183,9 +191,9 @@ export class NewRowExplainer {
     const ended = known && this.#endingAt.get(known)
     if (ended !== undefined) return describeChangedRequest(ended, seen, added)
     const other = following.get(known)
-    // Messages that no earlier turn contains begin a conversation.
+    // No earlier turn has the messages: they begin a conversation.
     if (other === undefined || added === undefined) return CONVERSATION
-    // So do those of another agent with the same system prompt, unless they are almost the same.
+    // Another agent with the same system prompt begins a conversation, too, unless its messages are almost the same.
     const mayBeAnother = isGuess || isOpening(known, added)
     if (mayBeAnother && !isEdited(other.message, added, other.turn, seen.lastMessage)) return CONVERSATION
     const { index, turnId } = other.turn
@@ -195,7 +203,7 @@ export class NewRowExplainer {
     return { why: 'message_changed', turnId, text, changes: [change] }
   }
 
-  /** Returns the last message that an earlier turn contains, and the first one after it. */
+  /** Returns the last message that an earlier turn has, and the first message after it. */
   #known(
     last: Message | undefined,
     following: NextTurns,
@@ -207,7 +215,8 @@ export class NewRowExplainer {
     return { known: message, added }
   }
 
-  #editedCall(step: TurnStep): NewRowExplanation | undefined {
+  /** Explains a turn whose request has edited tool calls. */
+  #byEditedCall(step: TurnStep): NewRowExplanation | undefined {
     const note = readEchoAnnotation(step)
     const before = note?.kinds.includes('edited') ? this.#turns.get(note.from ?? '') : undefined
     if (note === undefined || before === undefined) return undefined
@@ -216,7 +225,7 @@ export class NewRowExplainer {
   }
 }
 
-function toSeenTurn(step: TurnStep): PriorTurn {
+function toPriorTurn(step: TurnStep): PriorTurn {
   const { turnId, index, status, exact, inexactReason, tools, lastMessage, completionText, toolCalls } = step
   const { base, shared, rest } = step.promptStep
   const tokenCount = (base === null ? 0 : shared) + rest.length + step.completionTokenIds.length
@@ -236,10 +245,7 @@ function toSeenTurn(step: TurnStep): PriorTurn {
 
 const CONVERSATION: NewRowExplanation = { why: 'conversation', turnId: null, text: 'begins a conversation' }
 
-/**
- * Explains a request that contains the messages of an earlier request, but continues with something other than its
- * response.
- */
+/** Explains a request that has all messages of an earlier request, but not its completion after them. */
 function describeChangedRequest(
   ended: PriorTurn,
   seen: PriorTurn,
@@ -269,8 +275,8 @@ function describeChangedRequest(
 }
 
 /**
- * Detects a sliding window: after `known`, the request continues with a later message or with the response of the
- * previous turn of its agent role.
+ * Explains a sliding window of messages: after `known`, the request continues with a later message of the latest turn,
+ * or with that turn's completion. @returns undefined if no messages were dropped
  */
 function describeDropped(
   latest: PriorTurn,
@@ -293,7 +299,7 @@ function describeDropped(
   return { why: 'answer_missing', turnId, text }
 }
 
-/** Returns whether the first message after the system prompt differs. */
+/** Returns whether `added` is the first message after the system prompt. */
 function isOpening(known: Message | undefined, added: Message): boolean {
   for (let message = known; message !== undefined; message = message.parent)
     if (!isSystem(message)) return false

@@ -1,10 +1,10 @@
-/** Finds the turns that a client's retries repeat, to distinguish undelivered responses from samples. */
+/** Finds the turns that retries of clients repeat, to distinguish undelivered responses from samples. */
 import { type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { type Annotations, readAnsweredRetries } from '../../store/port/answered-retries.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { computeDigest } from '../matching/message-key.ts'
 
-/** The parts of a turn that identify attempts of one request. */
+/** The fields of a turn that identify the attempts of one request. */
 export type AttemptTurn = Pick<
   TurnRecord,
   | 'turnId'
@@ -20,66 +20,74 @@ export type AttemptTurn = Pick<
   | 'annotations'
 >
 
-/** Longer texts are compared by their digest, because all of them are kept in memory. */
+/**
+ * The maximum length of a text that is compared directly. Longer texts are compared by their digests, because all are
+ * retained in memory.
+ */
 const MAX_KEPT_CHARS = 1024
 
+/** One attempt of a request. */
 export interface Attempt {
   readonly turnId: string
   readonly status: TurnRecord['status']
   readonly retryCount: number
   /**
-   * Count of the last retry that received this attempt's response; that retry and those before it delivered a response.
+   * The retry count of the last retry that received this attempt's response; the attempts up to that count are
+   * answered. Absent: no retry received it.
    */
   readonly answeredCount?: number | undefined
-  /** The id of the message in which another node forwarded the request. */
+  /** The id of the message in which another node forwarded this attempt. */
   readonly nodeMessageId?: string | undefined
-  /** The id of the message in which the request was sent to a node that was lost before it responded. */
+  /** The id of the message in which an earlier attempt was forwarded to a node that crashed before it responded. */
   readonly lostMessageId?: string | undefined
-  /** Turns below this index were served by a crashed node. Absent: there was no fail-over. */
+  /** The first index after a crash: a crashed node served the turns before it. Absent: there was no crash. */
   readonly resumedAt?: number | undefined
-  /** Returns whether its response may have been lost with its node, which another node followed at this index. */
+  /**
+   * Returns whether the response may have been lost in a crash of the node that served it. @param resumedAt the first
+   * index after the crash
+   */
   mayBeLost?(resumedAt: number): boolean
 }
 
 /**
- * Receives all turns of a session in index order, whatever their status.
+ * The attempts of a session's requests. All turns must be added in index order, whatever their status.
  *
- * A retry states that one earlier attempt of the same request delivered nothing to its client. If an attempt failed or
- * was aborted and no other retry accounts for it, it is that one, because the client observed the failure. Otherwise
- * exactly one response was lost in transit: the latest that is possible. The others are samples that the agent
+ * A retry declares that one earlier attempt of the same request delivered nothing to its client. If an attempt failed
+ * or was aborted, and no other retry repeats it, it is this attempt, because the client observed the failure. Otherwise
+ * one response was lost in transit: the latest one that is possible. All other responses are samples that the agent
  * received.
  *
- * A node that repeats a request, because the owner of the session was lost before its response began, names the message
- * in which it sent it before: that attempt delivered nothing.
+ * If the owner node of the session crashes before it responds, the node that forwarded the request repeats it, and
+ * names the message in which it forwarded it before: that attempt delivered nothing.
  *
  * A client that does not send retry counts is assumed to retry in one case: its node crashed after a response, and the
- * first request to the next node is identical.
+ * first request to the next node is equal.
  */
 export class Retries {
   readonly #requests = new RequestKeys()
-  readonly #lives = new NodeHistory()
-  readonly #tries = new Map<string, Attempt[]>()
+  readonly #nodes = new NodeHistory()
+  readonly #attempts = new Map<string, Attempt[]>()
 
-  /** @returns the attempts of the turn's request so far, this one last */
+  /** Adds a turn. @returns the attempts of its request so far, of which it is the last */
   add(turn: AttemptTurn): readonly Attempt[] {
     const key = this.#requests.getKey(turn)
-    const tries = this.#tries.get(key) ?? []
+    const attempts = this.#attempts.get(key) ?? []
     const { turnId, status, retryCount } = turn
     const answeredCount = readAnsweredRetries(turn).at(-1)
-    tries.push({ turnId, status, retryCount, answeredCount, ...this.#lives.add(turn) })
-    this.#tries.set(key, tries)
-    return tries
+    attempts.push({ turnId, status, retryCount, answeredCount, ...this.#nodes.add(turn) })
+    this.#attempts.set(key, attempts)
+    return attempts
   }
 
   /**
-   * @param wasRead returns whether the agent received the response of a completed turn, because a later turn continues
-   * it
-   * @returns the ids of turns whose response never reached the agent
+   * Finds the completed turns whose response never reached the agent.
+   * @param wasRead returns whether the agent received the response of a turn, because a later turn continues it
+   * @returns the ids of the turns
    */
   findSuperseded(wasRead: (turnId: string) => boolean): Set<string> {
     const superseded = new Set<string>()
-    for (const tries of this.#tries.values()) {
-      for (const turn of findRepeated(tries, wasRead))
+    for (const attempts of this.#attempts.values()) {
+      for (const turn of findRepeated(attempts, wasRead))
         if (turn?.status === 'completed') superseded.add(turn.turnId)
     }
     return superseded
@@ -87,82 +95,89 @@ export class Retries {
 }
 
 /**
- * @param tries attempts of one request, in index order
- * @returns the turn that the last one repeats, if it is a retry
+ * Finds the turn that the last attempt repeats.
+ * @param attempts the attempts of one request, in index order
+ * @returns the id of the turn; undefined if the last attempt is no retry, or repeats no recorded attempt
  */
 export function findRepeatedByLast(
-  tries: readonly Attempt[],
+  attempts: readonly Attempt[],
   wasRead: (turnId: string) => boolean,
 ): string | undefined {
-  // The earlier half determines which attempts other retries already account for.
-  const latest = tries.slice(-2 * MAX_TRIES)
+  // The earlier half determines which attempts other retries repeat.
+  const latest = attempts.slice(-2 * MAX_ATTEMPTS)
   const last = latest.at(-1)
   return last !== undefined && isRetry(last) ? findRepeated(latest, wasRead).at(-1)?.turnId : undefined
 }
 
 /**
- * Number of attempts that are searched: clients retry a few times. If a client marks requests as retries without end,
- * only the latest attempts count.
+ * The maximum number of attempts that are searched for a retry. Clients retry a few times; if one marks requests as
+ * retries without end, only the latest attempts count.
  */
-const MAX_TRIES = 64
+const MAX_ATTEMPTS = 64
 
 /**
- * Returns for each retry the earlier attempt that it repeats and that no other retry repeats; undefined: not recorded.
+ * Returns for each retry the earlier attempt that it repeats, which no other retry repeats; undefined: it is not
+ * recorded.
  */
 function findRepeated(
-  tries: readonly Attempt[],
+  attempts: readonly Attempt[],
   wasRead: (turnId: string) => boolean,
 ): (Attempt | undefined)[] {
-  if (!tries.some(isRetry)) return []
-  const spokenFor = new Set<Attempt>()
-  return tries.flatMap((retry, index) => {
+  if (!attempts.some(isRetry)) return []
+  const repeated = new Set<Attempt>()
+  return attempts.flatMap((retry, index) => {
     if (!isRetry(retry)) return []
-    const before = tries.slice(Math.max(0, index - MAX_TRIES), index).filter((turn) => !spokenFor.has(turn))
+    const before = attempts
+      .slice(Math.max(0, index - MAX_ATTEMPTS), index)
+      .filter((turn) => !repeated.has(turn))
     const earlier = before.filter((turn) => isEarlierAttempt(turn, retry))
     const first =
       before.findLast(({ nodeMessageId: id }) => id !== undefined && id === retry.lostMessageId) ??
       findLatestAttempt(earlier.filter(({ status }) => status !== 'completed')) ??
       findLatestAttempt(earlier.filter(({ status, turnId }) => status === 'completed' && !wasRead(turnId)))
-    if (first !== undefined) spokenFor.add(first)
+    if (first !== undefined) repeated.add(first)
     return [first]
   })
 }
 
-/** Returns whether the client or a node declared a retry, or the client may have retried without declaring it. */
+/** Returns whether a client or a node declared a retry, or a client may have retried without declaring it. */
 function isRetry({ retryCount, resumedAt, lostMessageId }: Attempt): boolean {
   return retryCount > 0 || lostMessageId !== undefined || resumedAt !== undefined
 }
 
+/** Returns whether a retry may repeat an attempt. */
 function isEarlierAttempt(turn: Attempt, { retryCount, resumedAt = 0 }: Attempt): boolean {
   if (retryCount > 0) return (turn.answeredCount ?? turn.retryCount) < retryCount
-  // A response that a later request received was not lost.
+  // A response that a later attempt received was not lost.
   return turn.answeredCount === undefined && (turn.mayBeLost?.(resumedAt) ?? false)
 }
 
-/** Returns the attempt with the highest count, the last of several. */
-function findLatestAttempt(tries: readonly Attempt[]): Attempt | undefined {
-  const highest = Math.max(...tries.map(({ retryCount }) => retryCount))
-  return tries.findLast(({ retryCount }) => retryCount === highest)
+/** Returns the attempt with the highest retry count, the last of several. */
+function findLatestAttempt(attempts: readonly Attempt[]): Attempt | undefined {
+  const highest = Math.max(...attempts.map(({ retryCount }) => retryCount))
+  return attempts.findLast(({ retryCount }) => retryCount === highest)
 }
 
 /**
- * The time of the last request to each node that served the session. After a crash, all turns of the next node carry
- * the index at which it recovered; after an orderly transfer, they do not.
+ * The start of the last request to each node that served the session. A node is identified by the index of its first
+ * turn: after a crash, all turns of the next node have this index in their annotations; after an orderly transfer they
+ * do not, so that the two nodes count as one.
  */
 class NodeHistory {
   readonly #lastStarts = new Map<number, number>()
-  #life = 0
+  /** The identification of the current node. */
+  #node = 0
 
   add(turn: AttemptTurn): Pick<Attempt, 'nodeMessageId' | 'lostMessageId' | 'resumedAt' | 'mayBeLost'> {
     const { index, startedAtMs, endedAtMs, status } = turn
     const { resumed_at: resumedAt, node_message, lost_message } = readNodeAnnotations(turn)
-    const life = resumedAt ?? this.#life
-    this.#life = life
+    const node = resumedAt ?? this.#node
+    this.#node = node
     const isClosed = status !== 'open' && status !== 'interrupted'
-    // An interrupted turn has no known owner node.
-    if (isClosed) this.#lastStarts.set(life, Math.max(this.#lastStarts.get(life) ?? 0, startedAtMs))
-    // Requests after the end of this turn usually come from a client that received its response.
-    const isLatest = () => !isClosed || (endedAtMs ?? 0) >= this.#lastStarts.get(life)!
+    // The owner node of an interrupted turn is unknown.
+    if (isClosed) this.#lastStarts.set(node, Math.max(this.#lastStarts.get(node) ?? 0, startedAtMs))
+    // A later request to the node usually comes from a client that received this response.
+    const isLatest = () => !isClosed || (endedAtMs ?? 0) >= this.#lastStarts.get(node)!
     return {
       nodeMessageId: node_message,
       lostMessageId: lost_message,
@@ -173,7 +188,7 @@ class NodeHistory {
 }
 
 function readNodeAnnotations({ annotations }: AttemptTurn): Annotations & { resumed_at?: number } {
-  // Parsing the annotations of all turns would cost more than reading the turns.
+  // Parsing the annotations of all turns would take longer than reading the turns.
   return NODE_ANNOTATION.test(annotations) ? JSON.parse(annotations) : {}
 }
 
@@ -185,7 +200,7 @@ class RequestKeys {
   readonly #prompts = new MessageTree()
 
   getKey({ lastMessage, promptPieces, tools, params }: AttemptTurn): string {
-    // A request has one of the two.
+    // A request has either messages or a prompt.
     const last = lastMessage ?? this.#prompts.addMessageTexts(promptPieces)
     return `${last === undefined ? 0 : this.#getId(last)} ${digestLongText(tools ?? '')} ${digestLongText(params)}`
   }

@@ -1,7 +1,7 @@
 /**
  * Assembles the token data of a row from that of its turns. Data of sampled tokens is included where the row trains
- * them; data of sequence positions (prompt logprobs, experts) is included wherever a turn reported it. If several turns
- * report one position, the earliest counts: it sampled the token, or was the first to read it.
+ * them. Data of positions in the sequence (prompt logprobs, experts) is included wherever a turn reported it; if
+ * several turns report a position, the earliest counts, because it sampled the token or was the first to read it.
  */
 
 import { getElementBytes, type Tensor, toNumbers } from '../../../protocol/token-data/tensors.ts'
@@ -13,59 +13,66 @@ import type {
 } from '../../../protocol/token-data/token-data.ts'
 import { getRowSize } from '../../../protocol/token-data/token-data.ts'
 
-/** A turn that the row contains tokens of, or continues. */
+/** A turn whose tokens are in the row, or that the row continues. */
 interface LayoutTurn {
   readonly turnId: string
   readonly promptLength: number
   readonly completionLength: number
-  /** The span of its completion in the row's response; empty if it was truncated, or the row does not train it. */
+  /**
+   * The span of its completion in the row's response; empty if the completion was truncated, or the row does not train
+   * it.
+   */
   readonly start: number
   readonly end: number
   readonly weightVersionStart: string | null
   readonly weightVersionEnd: string | null
 }
 
+/** The positions of turns in a row. */
 export interface RowLayout {
-  /** Turns in index order, from the first turn of the sequence; includes those before a row of one turn. */
+  /** The turns in index order, from the first turn of the conversation, including those before the row's first turn. */
   readonly turns: readonly LayoutTurn[]
-  /** Offset of the row's first token from the start of the first turn's prompt. */
+  /** The position of the row's first token in the conversation. */
   readonly first: number
-  /** Offset of the first token of its response, from the same start. */
+  /** The position of the first token of the response in the conversation. */
   readonly base: number
   readonly responseLength: number
 }
 
-/** Token ids with their logprobs, if reported. */
+/**
+ * The token ids that were reported for one position, such as its most likely tokens, with their logprobs if reported.
+ */
 export interface TokenRow {
   readonly ids: readonly number[]
   readonly logprobs?: readonly number[] | undefined
 }
 
+/** The routed experts of a row as a tensor. */
 export interface RowExperts {
   readonly dtype: Tensor['dtype']
-  /** `[tokens of prompt and response, …]` */
+  /** `[tokens of prompt and response, …]`; the other dimensions are those of the engine. */
   readonly shape: readonly number[]
-  /** Zeros where no turn reported any. */
+  /** The elements in row-major order; zeros at positions for which no turn reported experts. */
   readonly data: Uint8Array
-  /** Reported spans of tokens, in order and not adjacent. */
+  /** The spans of positions for which experts were reported, in order and not adjacent. */
   readonly known: readonly (readonly [from: number, to: number])[]
 }
 
 /**
- * The token data of a row. null: no turn of the row has any. Lists have one entry per token; it is null if none was
- * reported, or the row does not train the token.
+ * The token data of a row. A field is null if no turn reported it. A list has one entry per token, which is null if
+ * none was reported, or the row does not train the token.
  */
 export interface RowDetails {
   /** Lists per token of the response. */
   readonly sampling_mask: (TokenRow | null)[] | null
   readonly sampling_logprobs: (number | null)[] | null
   readonly top_logprobs: (TokenRow | null)[] | null
-  /** List per token of prompt and response. */
+  /** One entry per token of prompt and response. */
   readonly prompt_logprobs: (TokenRow | null)[] | null
   readonly routed_experts: RowExperts | null
-  /** Spans in tokens of the response. */
+  /** The spans are positions in the response. */
   readonly weight_versions: VersionSpan[] | null
-  /** The teacher of the logprobs; of several, the one of the last turn. */
+  /** The name of the teacher of `teacher_logprobs`: that of the last turn that has any. */
   readonly teacher: string | null
   /** Lists per token of the response. */
   readonly teacher_logprobs: (number | null)[] | null
@@ -75,7 +82,7 @@ export interface RowDetails {
   readonly loss_weights: (number | null)[] | null
 }
 
-/** Returns `top_logprobs` as in {@link RowDetails}. */
+/** Assembles `top_logprobs` of {@link RowDetails}. */
 export function collectTopLogprobs(
   layout: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,
@@ -83,6 +90,10 @@ export function collectTopLogprobs(
   return collectPerToken(layout, (turn) => createRowGetter(detailsOf.get(turn)?.top_logprobs))
 }
 
+/**
+ * Assembles the token data of a row.
+ * @param detailsOf the token data of each turn, by turn id
+ */
 export function collectRowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, TokenData>): RowDetails {
   const numbers = (of: (details: TokenData) => readonly number[] | undefined) =>
     collectPerToken(layout, (turn) => createNumberReader(of(detailsOf.get(turn) ?? {})))
@@ -107,9 +118,10 @@ export function collectRowDetails(layout: RowLayout, detailsOf: ReadonlyMap<stri
   }
 }
 
-/** Returns a turn's data at its nth token. */
+/** A function that returns the data of a turn's token by its index in the completion; null: none was reported. */
 type TokenDetailGetter<Detail> = (token: number) => Detail | null
 
+/** Returns one entry per token of the response; null if no turn that the row trains reported data. */
 function collectPerToken<Detail>(
   { turns, responseLength }: RowLayout,
   getDetail: (turnId: string) => TokenDetailGetter<Detail> | undefined,
@@ -129,7 +141,7 @@ function createNumberReader(numbers: readonly number[] | undefined): TokenDetail
   return numbers && ((index) => (Number.isNaN(numbers[index] ?? Number.NaN) ? null : numbers[index]!))
 }
 
-/** Returns a getter of a table's rows by index; it returns null for a row that was not reported. */
+/** Creates a getter of a table's rows by index. It returns null for a row that was not reported. */
 function createRowGetter(table: TokenTable | undefined): TokenDetailGetter<TokenRow> | undefined {
   if (table === undefined) return undefined
   const { counts, ids, logprobs } = table
@@ -166,8 +178,8 @@ function collectPromptLogprobs(
 }
 
 /**
- * Merges the experts of the turns. A turn has experts for all its tokens except the last, which no forward pass has
- * read.
+ * Merges the routed experts of the turns. A turn has experts for all its tokens except the last, which no forward pass
+ * has read.
  */
 function collectRoutedExperts(
   { turns, first, base, responseLength }: RowLayout,
@@ -183,7 +195,7 @@ function collectRoutedExperts(
   const length = base - first + responseLength
   const bytes = getRowSize({ ...model, dtype: widest })
   const data = new Uint8Array(length * bytes)
-  // Positions that the tables read so far do not cover; in order and not adjacent.
+  // The positions that the tables so far do not cover, in order and not adjacent.
   let missing: TokenSpan[] = [[first, first + length]]
   for (const { table, end } of tables) {
     if (!isOfModel(table, model)) continue
@@ -210,26 +222,29 @@ function collectRoutedExperts(
 
 type TokenSpan = readonly [from: number, to: number]
 
-/** Returns the intersection of two spans: one span, or none. */
+/** Returns the intersection of two spans: one span or none. */
 function intersectSpans([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
   const shared: TokenSpan = [Math.max(from, start), Math.min(to, end)]
   return shared[0] < shared[1] ? [shared] : []
 }
 
-/** Returns a span without another one: at most two spans. */
+/** Returns the parts of the first span that are not in the second one: at most two spans. */
 function subtractSpan([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
   if (end <= start) return [[from, to]]
   return [...intersectSpans([from, to], [from, start]), ...intersectSpans([from, to], [end, to])]
 }
 
+/** Returns whether a table has the dimensions of the model's tables. */
 function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
   return experts.shape.slice(1).join() === model.shape.slice(1).join()
 }
 
+/** Returns a type that can represent all values of two types. */
 function getWiderType(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
   if (a === b) return a
   const [narrow, wide] = getElementBytes(a) < getElementBytes(b) ? [a, b] : [b, a]
-  // Two types of one width and different sign cannot represent each other's values, nor an unsigned type negative ones.
+  // Types of equal width but different signedness cannot represent each other's values. An unsigned type cannot
+  // represent the negative values of a narrower signed one.
   const isLossy =
     getElementBytes(a) === getElementBytes(b) || (narrow.startsWith('I') && wide.startsWith('U'))
   return isLossy ? 'I32' : wide
@@ -242,7 +257,8 @@ function asType(tensor: Tensor, dtype: Tensor['dtype']): Uint8Array {
 }
 
 /**
- * Returns the weight versions. If an engine reports the same version at the start and at the end, all tokens have it.
+ * Returns the weight versions of a row as spans. If the start and the end of a turn have the same version, all of its
+ * tokens have it.
  */
 function collectWeightVersions(
   { turns, responseLength }: RowLayout,

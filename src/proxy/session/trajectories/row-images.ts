@@ -1,7 +1,11 @@
-/** The recorded images of a session's prompts. Each is recorded with the first turn whose prompt contains it. */
+/**
+ * Reads the recorded images of a session's prompts. Each image is recorded with the first turn whose prompt contains
+ * it.
+ */
 import type { RowImage } from '../../../protocol/schema/row.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
 
+/** The fields of the prompt annotation that concern images. */
 interface ImageAnnotations {
   from?: string
   images?: RowImage[]
@@ -9,13 +13,13 @@ interface ImageAnnotations {
 
 const NO_IMAGES: readonly RowImage[] = []
 
-/** The images of a session's turns, which are added in turn order. */
+/** The images of a session's turns, which must be added in index order. */
 export class SessionImages {
   readonly #byTurn = new Map<string, readonly RowImage[]>()
 
-  /** @returns the images that are new with this turn */
+  /** Adds a turn. @returns the images that are new in its prompt */
   add({ turnId, annotations }: Pick<TurnStep, 'turnId' | 'annotations'>): readonly RowImage[] {
-    // Most sessions have no images: skip parsing their annotations.
+    // Most sessions have no images, so parsing is skipped.
     if (this.#byTurn.size === 0 && !annotations.includes('"images"')) return NO_IMAGES
     const { prompt } = JSON.parse(annotations) as { prompt?: ImageAnnotations }
     const before = (prompt?.from !== undefined && this.#byTurn.get(prompt.from)) || NO_IMAGES
@@ -25,7 +29,7 @@ export class SessionImages {
     return added
   }
 
-  /** Returns the images of the turn's prompt, in order. */
+  /** Returns the images of the turn's prompt, in their order. */
   getImages(turnId: string): readonly RowImage[] {
     return this.#byTurn.get(turnId) ?? NO_IMAGES
   }
@@ -42,7 +46,7 @@ export function moveBeginAfterImage(images: readonly RowImage[], begin: number):
   return cut === undefined ? begin : cut.at + cut.tokens
 }
 
-/** Returns the images that lie completely between two positions, with positions relative to `begin`. */
+/** Returns the images that are completely between two positions. Their positions become relative to `begin`. */
 export function selectImages(images: readonly RowImage[], begin: number, end: number): RowImage[] {
   const isWithin = ({ at: index, tokens }: RowImage) => index >= begin && index + tokens <= end
   return images.filter(isWithin).map((image) => ({ ...image, at: image.at - begin }))

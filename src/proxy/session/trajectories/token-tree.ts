@@ -1,13 +1,14 @@
 import { getSharedLength } from '../../../protocol/token-ids/token-ids.ts'
 
 /**
- * A radix tree of token sequences. Common prefixes are stored once and each sequence is a node, so that equal sequences
- * are the same node and a sequence's prefixes are the node's ancestors. All operations are linear in the tokens
- * added; the memory of a session is proportional to its distinct tokens, not to the sum of its prompts.
+ * A node of a radix tree of token sequences. Common prefixes are stored once. Each node represents the sequence from
+ * the root to it, so that equal sequences have the same node, and the prefixes of a sequence are the ancestors of its
+ * node. All operations are linear in the number of added tokens; the size of a session is proportional to its distinct
+ * tokens, not to the sum of its prompts.
  */
 export class TokenNode {
   #parent: TokenNode | undefined
-  /** The tokens between the parent and this node; empty only for the root. */
+  /** The tokens after the parent's sequence; empty only for the root. */
   #edge: Int32Array
   readonly #children = new Map<number, TokenNode>()
 
@@ -16,7 +17,7 @@ export class TokenNode {
     this.#edge = edge
   }
 
-  /** Creates the node of the empty sequence. */
+  /** Creates a root, the node of the empty sequence. */
   static root(): TokenNode {
     return new TokenNode(undefined, new Int32Array(0))
   }
@@ -25,12 +26,15 @@ export class TokenNode {
     return this.#parent
   }
 
-  /** The tokens between the parent and this node. */
+  /** The tokens after the parent's sequence. */
   get edge(): Int32Array {
     return this.#edge
   }
 
-  /** Returns the node of this sequence followed by `tokens`. Creates it if missing, with a copy of the new tokens. */
+  /**
+   * Returns the node of this sequence followed by `tokens`. It is created if it is missing, with a copy of the new
+   * tokens.
+   */
   descend(tokens: Int32Array): TokenNode {
     let node: TokenNode = this
     let index = 0
@@ -44,7 +48,10 @@ export class TokenNode {
     return node
   }
 
-  /** Returns or creates the node of the first `length` tokens of this sequence, whose length is `full`. */
+  /**
+   * Returns the node of the first `length` tokens of this sequence, which is created if it is missing.
+   * @param full the length of this sequence
+   */
   getPrefix(full: number, length: number): TokenNode {
     let node: TokenNode = this
     for (let end = full; end > length; ) {
@@ -56,7 +63,7 @@ export class TokenNode {
     return node
   }
 
-  /** Returns the complete sequence, whose length is `length`. */
+  /** Returns the tokens of this sequence. @param length the length of the sequence */
   read(length: number): Int32Array {
     const tokens = new Int32Array(length)
     let end = length
@@ -73,7 +80,7 @@ export class TokenNode {
     return child
   }
 
-  /** Inserts a node into this node's edge. This node still represents its own sequence. */
+  /** Inserts a node after `length` tokens of this node's edge. This node still represents the same sequence. */
   #splitAt(length: number): TokenNode {
     const middle = this.#parent!.#grow(this.#edge.subarray(0, length))
     this.#edge = this.#edge.subarray(length)

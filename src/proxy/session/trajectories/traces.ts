@@ -1,5 +1,5 @@
 /**
- * Reads a session's turns as traces for trainers, such as rLLM's, that process turns one by one and assemble rows
+ * Reads the turns of a session as traces, for trainers such as rLLM's that process turns one by one and assemble rows
  * themselves.
  */
 import { getAncestor, type Message } from '../../../protocol/canonical/conversation.ts'
@@ -8,14 +8,15 @@ import { type Marks, NO_MARKS } from '../../store/port/marks.ts'
 import type { TurnRecord, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import { TrajectoryBuilder } from './trajectories.ts'
 
+/** The selection of traces. */
 export interface TraceQuery {
-  /** Only turns that ended at this time or later; milliseconds since the epoch. */
+  /** The earliest end of a turn, in milliseconds since the epoch. Default: 0. */
   sinceMs?: number | undefined
-  /** Maximum number of turns. */
+  /** The maximum number of turns. Default: no limit. */
   limit?: number | undefined
 }
 
-/** A completed turn with its lineage. */
+/** A completed turn with its lineage, labels and notes. */
 export interface TurnTrace {
   readonly turn: TurnRecord
   readonly lineage: Lineage
@@ -23,16 +24,16 @@ export interface TurnTrace {
 }
 
 /**
- * Yields the completed turns of a session in index order, each with the turn that it continues. Omits turns whose
- * response never reached the agent because its client retried the request: a trainer that trains on each trace would
- * train on them.
+ * Yields the completed turns of a session in index order, each with the turn that it continues. Turns whose response
+ * never reached the agent, because its client retried the request, are omitted: a trainer that trains on every trace
+ * would train on them.
  */
 export async function* readTraces(
   store: Pick<TurnStore, 'getSession' | 'readTurns' | 'readSteps'>,
   sessionId: string,
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
 ): AsyncGenerator<TurnTrace> {
-  // The turns are read twice, because only a later turn shows that an earlier one was retried.
+  // The turns are read twice, because only a later turn shows that the client retried an earlier one.
   const lineages = new Lineages()
   for await (const turn of store.readSteps(sessionId)) lineages.add(turn)
   const superseded = lineages.findSuperseded()
@@ -47,19 +48,21 @@ export async function* readTraces(
 }
 
 /**
- * Returns whether the turn is a completed response of a model. The response that an agent receives at a limit of its
- * session is not.
+ * Returns whether the turn is a completed response of a model, in contrast to the empty one that an agent receives at a
+ * limit of its session.
  */
 export function isTrace(turn: Pick<TurnRecord, 'status' | 'engine' | 'finishReason'>): boolean {
   return turn.status === 'completed' && !(turn.engine === NO_ENGINE && turn.finishReason === 'stop')
 }
 
-/** Returns the trace id. It contains the session id, so that a trace id alone identifies a turn. */
+/** Returns the trace id. It includes the session id, so that a trace id identifies a turn by itself. */
 export function formatTraceId({ sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>): string {
   return `${sessionId}:${turnId}`
 }
 
-/** Parses a trace id at its last colon: a session id may contain colons, a turn id does not. */
+/**
+ * Parses a trace id. It is split at the last colon, because a session id may contain colons, but a turn id does not.
+ */
 export function parseTraceId(traceId: string): { sessionId: string; turnId: string } {
   const colon = traceId.lastIndexOf(':')
   return { sessionId: traceId.slice(0, Math.max(colon, 0)), turnId: traceId.slice(colon + 1) }
@@ -68,25 +71,27 @@ export function parseTraceId(traceId: string): { sessionId: string; turnId: stri
 /** A turn that another one continues. */
 interface ParentTurn {
   readonly turnId: string
-  /** Number of messages of its request; in the continuing request its completion follows them. */
+  /** The number of messages of its request, which its completion follows in the request that continues it. */
   readonly messageCount: number
-  /** Number of tokens of its prompt and completion. */
+  /** The number of tokens of its prompt and completion. */
   readonly tokenCount: number
 }
 
+/** The position of a turn in its conversation. */
 interface Lineage {
   readonly parent: ParentTurn | null
-  /** The first turn of the conversation; a turn without a parent is its own root. */
+  /** The id of the first turn of the conversation; a turn without a parent is its own root. */
   readonly root: string
 }
 
+/** A lineage with the messages of the turn's request. */
 interface LineageEntry extends Lineage {
   readonly lastMessage: Message | undefined
 }
 
 /**
- * The lineage of a session's turns, for readers that need only what each turn adds. The parent of a turn is the one
- * before it in a row, provided that its messages begin with the parent's messages and an assistant message.
+ * The lineages of a session's turns, for readers that receive only the new part of each turn. The parent of a turn is
+ * the previous turn of its row, provided that its messages begin with the parent's messages and an assistant message.
  */
 class Lineages {
   readonly #rows = new TrajectoryBuilder({ sideCalls: true })
@@ -98,24 +103,24 @@ class Lineages {
     this.#rows.add(turn)
     const before = this.#rows.getParent(turnId)
     const call = before && this.#calls.get(before.turnId)
-    // Its readers join the suffix of a prompt to the complete tokens of the turn before it.
-    const goesOn = before?.isWhole === true && call !== undefined && isAnsweredIn(lastMessage, call)
-    const parent = goesOn ? { ...before!, messageCount: call.lastMessage!.depth } : null
-    this.#calls.set(turnId, { lastMessage, parent, root: goesOn ? call.root : turnId })
+    // Readers append the new part of a prompt to all tokens of the parent, so none of them may have been replaced.
+    const isContinuation = before?.isWhole === true && call !== undefined && isAnsweredIn(lastMessage, call)
+    const parent = isContinuation ? { ...before!, messageCount: call.lastMessage!.depth } : null
+    this.#calls.set(turnId, { lastMessage, parent, root: isContinuation ? call.root : turnId })
   }
 
-  /** Returns the lineage of a turn that was added. */
+  /** Returns the lineage of a turn, which must have been added. */
   getLineage(turnId: string): Lineage {
     return this.#calls.get(turnId) ?? { parent: null, root: turnId }
   }
 
-  /** Returns the same as {@link TrajectoryBuilder.findSuperseded}. */
+  /** Returns the result of {@link TrajectoryBuilder.findSuperseded} for the turns so far. */
   findSuperseded(): ReadonlySet<string> {
     return this.#rows.findSuperseded()
   }
 }
 
-/** Returns whether the messages up to `last` begin with those of the turn and an assistant message. */
+/** Returns whether the messages up to `last` begin with those of the entry and an assistant message. */
 function isAnsweredIn(last: Message | undefined, { lastMessage }: LineageEntry): boolean {
   if (lastMessage === undefined || last === undefined || last.depth <= lastMessage.depth) return false
   const answer = getAncestor(last, lastMessage.depth + 1)!

@@ -1,6 +1,6 @@
 /**
- * Builds training-ready rows from a session's turns: one row per leaf of the tree of turns, token for token as sampled,
- * and each sampled token is trained in only one row.
+ * Builds rows for training from a session's turns: one row per leaf of the tree of turns, with exactly the sampled
+ * tokens. Each sampled token is trained in only one row.
  */
 import type { RowImage } from '../../../protocol/schema/row.ts'
 import { createNoMarks, type SessionMarks } from '../../store/port/marks.ts'
@@ -27,17 +27,17 @@ import { type TrainableTurn, type TurnNode, TurnTree } from './turn-tree.ts'
 
 export type { Trajectory, TrajectoryOptions, TurnSpan } from './assemble-row.ts'
 
-/** The turns that rows are built of. */
+/** The selection of the turns from which rows are built. */
 export interface TurnSelection {
-  /** `main`: the main agent, including its compactions. Default: `all`. */
+  /** `main`: only turns of the main agent, including its compactions. Default: `all`. */
   lines?: 'all' | 'main'
-  /** Whether side requests are trained as well. Default: no. */
+  /** Whether to include side requests. Default: no. */
   sideCalls?: boolean
-  /** Whether rejected compactions are trained. Default: no. */
+  /** Whether to include rejected compactions. Default: no. */
   rejected?: boolean
 }
 
-/** The reasons for excluding a turn from all rows. */
+/** The reasons for which a turn is excluded from all rows. */
 export const EXCLUSIONS = [
   'open',
   'aborted',
@@ -50,40 +50,46 @@ export const EXCLUSIONS = [
 ] as const
 type Exclusion = (typeof EXCLUSIONS)[number]
 
-/** Numbers of excluded turns by reason. */
+/** The numbers of excluded turns by reason. */
 export type ExclusionCounts = Record<Exclusion, number>
 
+/** The turn that another one continues in a row. */
 interface RowParent {
   readonly turnId: string
+  /** The number of its tokens with which the other turn's prompt begins. */
   readonly tokenCount: number
   /** Whether these are all tokens of its prompt and completion. */
   readonly isWhole: boolean
 }
 
+/** A row, and a function that computes its layout. */
 export interface RowWithLayout {
   readonly row: Trajectory
   computeLayout(): RowLayout
 }
 
-/** Builds rows. Receives turns one by one, in index order, and keeps only the parts that rows need. */
+/** A builder of rows. Turns must be added one by one, in index order. Only the parts that rows need are retained. */
 export class TrajectoryBuilder {
   readonly #selection: Required<TurnSelection>
   readonly #lines = new AgentRoleFinder()
   readonly #tree = new TurnTree()
   readonly #retries = new Retries()
   readonly #compactions = new Compactions()
-  /** Policies by turn id, of turns that have one. */
+  /** The policies of turns that have one, by turn id. */
   readonly #policies = new Map<string, string>()
   readonly #images = new SessionImages()
+  /** The model in the parameters that were parsed last. */
   #lastRequested: { params: string; model: string | null } = { params: '{}', model: null }
-  /** Exclusions by turn id, without those that depend on later turns. */
+  /** The exclusions by turn id, except those that depend on later turns. */
   readonly #excluded = new Map<string, Exclusion>()
 
   constructor({ lines = 'all', sideCalls = false, rejected = false }: TurnSelection = {}) {
     this.#selection = { lines, sideCalls, rejected }
   }
 
-  /** @returns the turn's agent role with the rule that determined it, and the images that are new with this turn */
+  /**
+   * Adds a turn. @returns its agent role with the rule that determined it, and the images that are new in its prompt
+   */
   add(
     turn: TrainableTurn & RoleInput & AttemptTurn & Pick<TurnRecord, 'completionText'>,
   ): AgentRoleMatch & { images: readonly RowImage[] } {
@@ -97,7 +103,7 @@ export class TrajectoryBuilder {
     const tries = isSelected ? this.#retries.add(turn) : []
     if (turn.status !== 'completed') this.#excluded.set(turn.turnId, turn.status)
     else if (line === 'side' && !isSelected) this.#excluded.set(turn.turnId, 'side')
-    // It contributes no trained token, and an engine did not read a prompt that fills the context.
+    // The turn has no token to train, and no engine has read its prompt if that fills the context.
     else if (isSelected && isEmpty(turn)) this.#excluded.set(turn.turnId, 'empty')
     else if (isSelected) {
       const chosenModel = policy === null ? this.#getModel(turn) : undefined
@@ -108,10 +114,7 @@ export class TrajectoryBuilder {
     return { line, rule, images }
   }
 
-  /**
-   * Returns the requested model. Most turns of a session have the parameters of the previous one, which are parsed
-   * once.
-   */
+  /** Returns the model that a turn's params request. Equal params of consecutive turns are parsed once. */
   #getModel({ params }: AttemptTurn): string | null {
     if (this.#lastRequested.params !== params) {
       const { model } = JSON.parse(params) as { model?: unknown }
@@ -125,10 +128,7 @@ export class TrajectoryBuilder {
     return this.#selection.lines === 'all' || isMainWork(line)
   }
 
-  /**
-   * Returns the turn that this one continues in a row, and how many of its tokens the prompt begins with; undefined if
-   * this turn begins a row, or is in none.
-   */
+  /** Returns the turn that this one continues in a row; undefined: this turn begins a row, or is in none. */
   getParent(turnId: string): RowParent | undefined {
     const { parent, sharedLength: tokenCount } = this.#tree.find(turnId) ?? {}
     if (parent === undefined) return undefined
@@ -142,27 +142,28 @@ export class TrajectoryBuilder {
     return counts
   }
 
-  /** Returns the reasons for exclusion by turn id. */
+  /** Returns the excluded turns with their reasons, by turn id. */
   listExclusions(): ReadonlyMap<string, Exclusion> {
     const all = new Map(this.#excluded)
-    for (const turnId of this.#rejected()) all.set(turnId, 'rejected')
+    for (const turnId of this.#listRejected()) all.set(turnId, 'rejected')
     for (const turnId of this.findSuperseded()) all.set(turnId, 'superseded')
     return all
   }
 
-  /** Returns the ids of turns whose response never reached the agent, according to its retries; see {@link Retries}. */
+  /** Returns the ids of turns whose response never reached the agent, as determined by {@link Retries}. */
   findSuperseded(): ReadonlySet<string> {
     const superseded = this.#retries.findSuperseded(this.#wasRead)
     return new Set([...superseded].filter((turnId) => this.#tree.has(turnId)))
   }
 
-  #rejected(): string[] {
+  /** Returns the ids of excluded turns whose compaction was rejected. */
+  #listRejected(): string[] {
     return this.#selection.rejected
       ? []
       : [...this.#compactions.rejected].filter((turnId) => this.#tree.has(turnId))
   }
 
-  /** Yields the rows in order of their last turns; each is assembled on demand. */
+  /** Yields the rows in the order of their last turns. Each is assembled when it is requested. */
   *assembleRows(
     options: TrajectoryOptions,
     reward: Reward | null,
@@ -171,13 +172,13 @@ export class TrajectoryBuilder {
     for (const { row } of this.locateRows(options, reward, marks)) yield row
   }
 
-  /** Yields the same rows, each with its layout. */
+  /** Yields the same rows as {@link assembleRows}, each with its layout. */
   *locateRows(
     options: TrajectoryOptions,
     reward: Reward | null,
     marks: SessionMarks = createNoMarks(),
   ): Generator<RowWithLayout> {
-    const leaves = this.#tree.listLeaves(new Set([...this.findSuperseded(), ...this.#rejected()]))
+    const leaves = this.#tree.listLeaves(new Set([...this.findSuperseded(), ...this.#listRejected()]))
     const getPolicy = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
     const isRequested = (turn: TurnNode) => options.policy === undefined || getPolicy(turn) === options.policy
     const selected = select(leaves.map(this.#planOf), options.select ?? 'all')
@@ -207,6 +208,7 @@ function isEmpty({ exact, completionTokenIds }: TrainableTurn): boolean {
   return exact && completionTokenIds.length === 0
 }
 
+/** Returns a turn and its ancestors, from the first to the last. */
 function getChain(leaf: TurnNode): TurnNode[] {
   const chain: TurnNode[] = []
   for (let turn: TurnNode | undefined = leaf; turn !== undefined; turn = turn.parent) chain.push(turn)

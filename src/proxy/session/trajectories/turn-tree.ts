@@ -1,10 +1,10 @@
-/** The tree of a session's turns, derived from their token ids alone. */
+/** The tree of a session's turns, which is derived from their token ids. */
 import type { EngineRequest } from '../../../protocol/schema/row.ts'
 import type { TurnRecord, TurnStep } from '../../store/port/turn-store.ts'
 import type { AgentRole } from '../roles/agent-role.ts'
 import { TokenNode } from './token-tree.ts'
 
-/** The parts of a turn that training needs. */
+/** The parts of a turn that rows need. */
 export type TrainableTurn = Pick<
   TurnRecord,
   | 'index'
@@ -18,43 +18,46 @@ export type TrainableTurn = Pick<
   | 'weightVersionEnd'
 > &
   TurnTokenIds & {
-    /** The model that the agent requested; null: none; undefined: the session's policy has overridden it. */
+    /** The model that the agent requested; null: it requested none; undefined: the session's policy replaced it. */
     readonly chosenModel?: string | null | undefined
-    /** The turn whose end the prompt replaces; absent: none. */
+    /** The replaced end of the turn that the prompt continues. Absent: the prompt replaces nothing. */
     readonly replacedEnd?: EndReplacement | undefined
-    /** Its engine requests, with offsets in its completion; absent: it had one. */
+    /** The turn's engine requests, with offsets in its completion. Absent: it had only one. */
     readonly engineRequests?: readonly EngineRequest[] | undefined
   }
 
-/** Tokens at the end of a turn's completion that a later prompt replaces with the template's token. */
+/** The tokens at the end of a turn's completion that a later prompt replaces with the template's. */
 interface EndReplacement {
   readonly turnId: string
+  /** The number of replaced tokens. */
   readonly tokens: number
 }
 
-/** A completed turn in the tree. Its prompt is not kept but read from the token tree when a row needs it. */
+/** A completed turn in the tree. The ids of its prompt are read from the token tree when a row needs them. */
 export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds' | 'replacedEnd'> {
   readonly line: AgentRole
   readonly parent: TurnNode | undefined
-  /** The number of the parent's tokens, prompt and completion, that the prompt begins with; without a parent 0. */
+  /** The number of the parent's tokens (prompt and completion) with which the prompt begins; 0 without a parent. */
   readonly sharedLength: number
   hasChildren: boolean
   readonly promptLength: number
   readonly completionLength: number
   readonly prompt: TokenNode
-  /** Prompt and completion. */
+  /** The sequence of prompt and completion. */
   readonly tokens: TokenNode
 }
 
 /**
- * The tree of turns. Turns are added in index order. A turn's parent is the deepest earlier turn whose prompt and
- * completion together are a prefix of its prompt, except for tokens that the prompt is recorded to replace.
+ * The tree of turns, which must be added in index order. The parent of a turn is the deepest earlier turn whose prompt
+ * and completion together are a prefix of its prompt, except for tokens that the prompt replaces according to its
+ * record.
  *
  * - Of several turns with equal prompt and equal completion, the latest one without a child becomes the parent, or else
  *   the latest: each of several equal parallel samples is continued once.
- * - A client's retry has the parent of the turn that it repeats, if their prompts are equal.
- * - A turn does not continue a turn for which the agent requested another model: one row would train both as one.
- * - A turn without exact ids has no parent and no children: any relation would be a guess.
+ * - The retry of a turn has the same parent as that turn, if their prompts are equal.
+ * - A turn does not continue one for which the agent requested another model, because a row would train both as one
+ *   model.
+ * - A turn without exact ids has neither a parent nor children, because its relations would be guesses.
  */
 export class TurnTree {
   readonly #sequences = new TurnSequences()
@@ -62,15 +65,18 @@ export class TurnTree {
   readonly #byId = new Map<string, TurnNode>()
   readonly #byTokens = new Map<TokenNode, TurnNode[]>()
 
-  /** Reads the ids of a turn. Every turn must be read, whether or not it is added. Copies only new ids. */
+  /**
+   * Adds the ids of a turn to the token tree. This is required for every turn, whether or not {@link add} follows,
+   * because a later turn may be recorded relative to it. Copies only new ids.
+   */
   read(turn: TurnTokenIds): TurnSequence {
     return this.#sequences.add(turn)
   }
 
   /**
-   * Adds a completed turn. Keeps its logprobs by reference.
-   * @param sequence result of {@link read} for the turn
-   * @param repeats the id of the turn that this one is a retry of
+   * Adds a completed turn. References its logprobs without a copy.
+   * @param sequence the result of {@link read} for the turn
+   * @param repeats the id of the turn of which this one is a retry
    */
   add(turn: TrainableTurn, sequence: TurnSequence, line: AgentRole, repeats?: string): void {
     const node = turn.exact
@@ -80,7 +86,7 @@ export class TurnTree {
     this.#byId.set(turn.turnId, node)
   }
 
-  /** Returns whether another turn continues the turn. */
+  /** Returns whether another turn continues this one. */
   isContinued(turnId: string): boolean {
     return this.#byId.get(turnId)?.hasChildren === true
   }
@@ -93,7 +99,7 @@ export class TurnTree {
   ): TurnNode {
     const { prompt } = sequence
     const first = repeats === undefined ? undefined : this.#byId.get(repeats)
-    // An equal request may have rendered to another prompt, for example if a template inserts the time.
+    // Equal requests may have different prompts, for example if a template inserts the time.
     const found = first?.prompt === prompt ? first : this.#findParent(prompt, turn)
     const node = createNode(turn, sequence, line, found)
     if (found.parent !== undefined) found.parent.hasChildren = true
@@ -103,14 +109,15 @@ export class TurnTree {
     return node
   }
 
+  /** Returns the turn with whose tokens the prompt begins, the one with the most shared tokens. */
   #findParent(prompt: TokenNode, call: TrainableTurn): ParentLink {
-    const parent = this.#deepestWithin(prompt, call)
+    const parent = this.#findDeepest(prompt, call)
     const full = parent === undefined ? NO_PARENT : { parent, sharedLength: getLength(parent) }
     const cut = this.#withReplacedEnd(prompt, call)
     return cut !== undefined && cut.sharedLength > full.sharedLength ? cut : full
   }
 
-  /** Returns the turn whose end the prompt replaces, if the prompt has its other tokens. */
+  /** Returns the turn whose end the prompt replaces, provided that the prompt has all its other tokens. */
   #withReplacedEnd(prompt: TokenNode, call: TrainableTurn): ParentLink | undefined {
     const { turnId, tokens } = call.replacedEnd ?? {}
     const parent = turnId === undefined ? undefined : this.#byId.get(turnId)
@@ -123,7 +130,8 @@ export class TurnTree {
     return undefined
   }
 
-  #deepestWithin(prompt: TokenNode, call: TrainableTurn): TurnNode | undefined {
+  /** Returns the deepest turn that is a complete prefix of the prompt. */
+  #findDeepest(prompt: TokenNode, call: TrainableTurn): TurnNode | undefined {
     for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent) {
       const turns = this.#byTokens.get(at)?.filter((turn) => mayContinue(turn.chosenModel, call.chosenModel))
       if (turns?.length) return turns.findLast((turn) => !turn.hasChildren) ?? turns.at(-1)
@@ -132,9 +140,9 @@ export class TurnTree {
   }
 
   /**
-   * Returns the last turns of all conversations, in index order. If a turn is left out, its parent may become a last
+   * Returns the last turns of all conversations, in index order. If a turn is omitted, its parent may become a last
    * one.
-   * @param leftOut ids of turns to ignore
+   * @param leftOut the ids of turns to omit
    */
   listLeaves(leftOut: ReadonlySet<string>): TurnNode[] {
     const counted = this.#turns.filter(({ turnId }) => !leftOut.has(turnId))
@@ -151,11 +159,12 @@ export class TurnTree {
   }
 }
 
+/** The parent of a turn, and the number of shared tokens. */
 type ParentLink = Pick<TurnNode, 'parent' | 'sharedLength'>
 
 const NO_PARENT: ParentLink = { parent: undefined, sharedLength: 0 }
 
-/** Returns the number of tokens of prompt and completion. */
+/** Returns the number of tokens of a turn's prompt and completion. */
 function getLength({ promptLength, completionLength }: TurnNode): number {
   return promptLength + completionLength
 }
@@ -166,8 +175,8 @@ function createNode(
   line: AgentRole,
   { parent, sharedLength }: ParentLink,
 ): TurnNode {
-  // Fields are copied one by one: the argument may be a complete record, and the messages of ten thousand records fill
-  // the memory.
+  // The fields are copied one by one, because the argument may be a complete record, and the messages of ten thousand
+  // records would exhaust the memory.
   return {
     line,
     turnId: turn.turnId,
@@ -196,28 +205,33 @@ function mayContinue(before: TrainableTurn['chosenModel'], now: TrainableTurn['c
   return before === undefined || now === undefined || before === now
 }
 
-/** A turn's ids: its complete prompt, or its difference from an earlier turn. */
+/**
+ * The token ids of a turn: those of its completion, and either those of its prompt or the difference from an earlier
+ * prompt.
+ */
 type TurnTokenIds = Pick<TurnRecord, 'turnId' | 'completionTokenIds'> &
   (Pick<TurnRecord, 'promptTokenIds'> | Pick<TurnStep, 'promptStep'>)
 
+/** The nodes of a turn in the token tree. */
 interface TurnSequence {
   readonly prompt: TokenNode
   readonly promptLength: number
-  /** Prompt and completion. */
+  /** The sequence of prompt and completion. */
   readonly tokens: TokenNode
+  /** The length of prompt and completion. */
   readonly length: number
 }
 
-/** The token ids of a session's turns, as nodes of one tree. */
+/** The sequences of a session's turns, as nodes of one token tree. */
 class TurnSequences {
   readonly #root = TokenNode.root()
-  /** The sequence of a turn without exact ids. */
+  /** The sequence of turns without exact ids. */
   readonly none: TurnSequence = { prompt: this.#root, promptLength: 0, tokens: this.#root, length: 0 }
   readonly #byTurn = new Map<string, TurnSequence>()
 
   /**
-   * Adds a turn. Every turn must be added, whatever its status, because a later one may be based on it. Copies only new
-   * ids.
+   * Adds a turn. Every turn must be added, whatever its status, because a later one may be recorded relative to it.
+   * Copies only new ids.
    */
   add(turn: TurnTokenIds): TurnSequence {
     const { base, shared, rest } = 'promptStep' in turn ? turn.promptStep : completeStep(turn.promptTokenIds)
