@@ -10,6 +10,7 @@ const LAST_LIMIT_MS = 60_000
 /** A connection that lasted this long counts as stable: the limit of the next delay is the first one again. */
 const STABLE_MS = 10_000
 
+/** The connection to maintain. */
 interface KeepConnectedOptions {
   /**
    * Dials, and resolves after the disconnection with the duration of the connection in milliseconds; 0: it was not
@@ -23,16 +24,11 @@ interface KeepConnectedOptions {
 }
 
 /** Maintains a connection. Resolves when `signal` has aborted and the current connection is closed. */
-export async function keepConnected({
-  connect: connection,
-  clock,
-  random,
-  signal,
-}: KeepConnectedOptions): Promise<void> {
+export async function keepConnected({ connect, clock, random, signal }: KeepConnectedOptions): Promise<void> {
   let failures = 0
   while (!signal.aborted) {
-    const heldMs = await connection()
-    if (heldMs >= STABLE_MS) failures = 0
+    const connectedMs = await connect()
+    if (connectedMs >= STABLE_MS) failures = 0
     await wait(random() * computeBackoffLimitMs(failures), clock, signal)
     failures += 1
   }

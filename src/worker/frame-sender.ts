@@ -5,6 +5,7 @@
 import { ProxyError } from '../base/errors.ts'
 import { MAX_FRAME_BYTES } from '../protocol/worker/protocol.ts'
 
+/** A frame that the proxy has not acknowledged. */
 interface UnacknowledgedFrame {
   seq: number
   text: string

@@ -18,6 +18,7 @@ import { ProxyLinks, type ProxyTarget } from './proxy-links.ts'
 import { getWorkerSocketUrl, toShownUrl } from './proxy-url.ts'
 import { WorkerCache } from './worker-cache.ts'
 
+/** The options of an {@link InferenceWorkerClient}. */
 interface InferenceWorkerClientOptions {
   /**
    * Base URLs of proxies in relay mode: `http(s)://` or `ws(s)://`, with or without `/ws/worker`. With the prefix
@@ -53,6 +54,7 @@ interface InferenceWorkerClientOptions {
   random?: () => number
 }
 
+/** The events that an {@link InferenceWorkerClient} emits. */
 interface InferenceWorkerEvents {
   /** A proxy has accepted the worker; emitted for each connection. */
   connected: [event: { proxyUrl: string; address?: string | undefined }]

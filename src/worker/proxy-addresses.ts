@@ -10,6 +10,7 @@ export type HostResolver = (host: string) => Promise<readonly string[]>
 export const resolveBySystem: HostResolver = async (host) =>
   (await lookup(host, { all: true })).map(({ address }) => address)
 
+/** The name to poll, and callbacks for changes of its addresses. */
 interface ProxyAddressesOptions {
   host: string
   resolve: HostResolver

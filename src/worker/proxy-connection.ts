@@ -20,6 +20,7 @@ import {
 import type { FrameJson } from '../protocol/worker/request-frames.ts'
 import type { FrameContent, ProxyCache } from './worker-cache.ts'
 
+/** The options of a WebSocket. */
 interface DialOptions extends ClientOptions {
   /** Resolves the URL's host; `ws` passes the function to the socket. */
   lookup?: LookupFunction
@@ -31,6 +32,7 @@ export type SocketDialer = (url: string, options: DialOptions) => WebSocket
 /** Opens a WebSocket over the network. */
 export const dialOut: SocketDialer = (url, options) => new WebSocket(url, options)
 
+/** The options of a {@link ProxyConnection}, and callbacks for its frames. */
 export interface ProxyConnectionOptions {
   /** The URL of the proxy's `/ws/worker`. */
   url: string

@@ -49,6 +49,7 @@ export const PROXY_LINK_TRANSITIONS: Transitions<ProxyLinkState> = {
   closed: [],
 }
 
+/** The options of a {@link ProxyLink}, and callbacks for its connection. */
 interface ProxyLinkOptions
   extends Pick<ProxyConnectionOptions, 'url' | 'address' | 'ca' | 'clock' | 'dial' | 'logger'> {
   /** The worker keys, of which the proxy accepts one if it requires a key. */

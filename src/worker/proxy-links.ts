@@ -13,6 +13,7 @@ export interface ProxyTarget {
   address?: string
 }
 
+/** The options of {@link ProxyLinks}. */
 interface ProxyLinksOptions {
   /** The URLs as configured, with or without the prefix `dns+`. */
   proxyUrls: readonly string[]

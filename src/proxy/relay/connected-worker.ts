@@ -177,7 +177,7 @@ export class ConnectedWorker {
     return this.#socket === socket
   }
 
-  /** Attaches the connection of a version-1 worker. */
+  /** Attaches the connection of a version-1 worker, and acknowledges its hello. */
   connectV1(socket: RelaySocket): void {
     this.#connect(socket)
     const { workerId } = this.identity

@@ -27,6 +27,7 @@ import type { ConnectedWorker, WorkerLimits } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { WorkerRegistry } from './worker-registry.ts'
 
+/** The options of a {@link RelayBackend}. */
 export interface RelayBackendOptions
   extends Partial<WorkerLimits>,
     Partial<Omit<DispatcherOptions, 'createAbsentError' | 'logger'>> {
@@ -55,7 +56,7 @@ const LOST: readonly ErrorCode[] = ['worker_lost', 'engine_lost']
 /** The errors of a worker that shuts down, or whose engines are all unreachable. */
 const UNAVAILABLE: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down']
 
-const NO_ENGINE_SERVES = 'none of its engines serves'
+const NO_HEALTHY_ENGINE = 'none of its engines is healthy'
 
 /** Implements `Backend` with the workers that connect to the proxy. */
 export class RelayBackend implements Backend, MemberRegistry {
@@ -218,7 +219,7 @@ export class RelayBackend implements Backend, MemberRegistry {
       else logEvent(log, 'worker_warning', { warning })
     }
     const tokenizerError = judgeTokenizers(worker, this.#tokenizer)?.error
-    const reason = tokenizerError ?? (worker.healthy ? undefined : NO_ENGINE_SERVES)
+    const reason = tokenizerError ?? (worker.healthy ? undefined : NO_HEALTHY_ENGINE)
     if (reason !== this.#down.get(member.id)) {
       if (reason === undefined) {
         this.#down.delete(member.id)
@@ -289,7 +290,7 @@ function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
     models: worker.models.map((model) => model.id),
     weightVersion: worker.weightVersion ?? null,
     healthy: worker.healthy,
-    error: worker.healthy ? null : NO_ENGINE_SERVES,
+    error: worker.healthy ? null : NO_HEALTHY_ENGINE,
     draining: worker.state === 'draining',
     sinceMs: worker.connectedSinceMs,
   }
@@ -345,7 +346,7 @@ function toBackendMember(
 ): BackendMember {
   const { identity, weightVersion } = worker
   const tokenizers = judgeTokenizers(worker, expected)
-  const reason = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
+  const reason = worker.isConnected ? NO_HEALTHY_ENGINE : 'its connection is lost'
   const error = tokenizers?.error ?? reason
   const healthy = worker.isConnected && worker.healthy && tokenizers?.error === undefined
   return {

@@ -16,6 +16,7 @@ import { parseChunk, parseResponseEnd } from '../../protocol/worker/response-fra
 import { FrameReceiver } from './frame-receiver.ts'
 import { parseResponseV1 } from './responses-v1.ts'
 
+/** The properties of a request, and callbacks to its worker. */
 interface RelayRequestOptions {
   /** The prefix of the engine's name in the recorded turn. */
   workerId: string
@@ -141,7 +142,7 @@ export class RelayRequest {
     this.#schedule()
   }
 
-  /** Repeats the acknowledgement to a worker that has just reconnected and may have missed it. */
+  /** Repeats the last acknowledgement for a worker that has reconnected and may have missed it. */
   acknowledgeAgain(): void {
     const seq = this.#incoming.acknowledge()
     if (seq !== undefined) this.#options.acknowledge(seq)
@@ -155,7 +156,7 @@ export class RelayRequest {
       if (verdict !== 'new') throw new ProxyError('engine_failed', BROKEN[verdict])
       this.#incoming.receive(decode(), bytes)
     } catch (thrown) {
-      this.#failure ??= { reason: asWorkersFault(thrown) }
+      this.#failure ??= { reason: toWorkerError(thrown) }
       this.#leave()
     }
     this.#schedule()
@@ -230,11 +231,12 @@ export class RelayRequest {
 }
 
 const BROKEN = {
-  gap: 'the worker omitted a part of its response',
+  gap: 'a frame of the worker is missing',
   overflow: 'the worker sent more than its window allows',
 } as const
 
-function asWorkersFault(thrown: unknown): ProxyError {
+/** Converts an error in the worker's data to the error of the request. */
+function toWorkerError(thrown: unknown): ProxyError {
   if (thrown instanceof RangeError) return new ProxyError('engine_failed', `the worker's ${thrown.message}`)
   return toProxyError(thrown)
 }

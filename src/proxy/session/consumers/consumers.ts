@@ -42,6 +42,7 @@ export interface FetchProgress {
 /** Sessions that are leased together: a single session, or all of a group. */
 export type LeaseUnit = readonly AvailableSession[]
 
+/** The operations of the store that consumers need. */
 type ConsumersStore = Pick<
   TurnStore,
   | 'createConsumer'
@@ -57,6 +58,7 @@ type ConsumersStore = Pick<
   | 'changeLease'
 >
 
+/** The consumers of the proxy, and their leases. */
 export class Consumers {
   readonly #store: ConsumersStore
   readonly #activity: Activity
@@ -83,14 +85,14 @@ export class Consumers {
     )
   }
 
-  /** @throws ProxyError `consumer_not_found` */
+  /** Returns a consumer. @throws ProxyError `consumer_not_found` */
   async get(name: string): Promise<Consumer> {
     const consumer = await this.#store.getConsumer(name)
     if (consumer === undefined) throw createNoConsumerError(name)
     return consumer
   }
 
-  /** @throws ProxyError `consumer_not_found` */
+  /** Counts sessions by their state for a consumer. @throws ProxyError `consumer_not_found` */
   async count(name: string): Promise<ConsumerCounts> {
     const counts = await this.#store.countForConsumer(name, Date.now())
     if (counts === undefined) throw createNoConsumerError(name)

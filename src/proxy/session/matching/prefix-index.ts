@@ -46,6 +46,7 @@ export interface PrefixMatch<Turn> {
 /** The fields of a completion that matching reads. */
 export type CompletionMessage = Pick<Completion, 'content' | 'reasoning' | 'toolCalls'>
 
+/** A message in the tree; its data are the turns whose completion it is. */
 type Node<Turn> = MessageNode<IndexTurn<Turn>>
 
 /** A path through the tree along which each message of a request may be an echo. */

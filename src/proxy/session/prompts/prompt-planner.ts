@@ -32,6 +32,7 @@ import type { SessionMemory } from '../state/session-memory.ts'
 import { readText, restoreSampled } from './restore-sampled.ts'
 import { rejectTooLong } from './too-long.ts'
 
+/** A request to an engine with messages. */
 export type ChatGenerationRequest = Extract<GenerationRequest, { kind: 'chat' }>
 
 /** The cached state of a session that planning reads. */

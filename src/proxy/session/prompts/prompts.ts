@@ -48,6 +48,7 @@ export interface PromptSession {
   readonly memory: SessionMemory
 }
 
+/** A value that may be available immediately. */
 export type MaybePromise<Value> = Value | Promise<Value>
 
 /** The prompt of one request. */

@@ -16,6 +16,7 @@ import {
 import { type ContinuationPlanner, TokenContinuationPlanner } from './continuation.ts'
 import type { RequestPrompt } from './prompts.ts'
 
+/** A request to an engine with a prompt of text or ids. */
 type TextGenerationRequest = Extract<GenerationRequest, { kind: 'completion' }>
 
 /** The prompt of one text completion. */

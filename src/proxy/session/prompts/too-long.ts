@@ -68,7 +68,7 @@ function countMessageChars(last: Message): number {
 }
 
 function countChars({ role, content }: ChatMessage): number {
-  // Templates drop reasoning from older completions.
+  // Templates may drop parts of completions, such as reasoning.
   if (role === 'assistant') return 0
   if (typeof content === 'string') return content.trim().length
   if (!Array.isArray(content)) return 0

@@ -145,7 +145,7 @@ export class Sessions {
     if (live !== undefined) await this.#loseOwnership(live)
   }
 
-  /** @throws ProxyError `session_not_found` */
+  /** Returns the session. @throws ProxyError `session_not_found` */
   async get(sessionId: string): Promise<SessionRecord> {
     return requireSession(await this.find(sessionId))
   }
@@ -307,7 +307,7 @@ export class Sessions {
     await Promise.all(lives.map((live) => live.cancelRequests(() => reason, this.#options.settleMs)))
   }
 
-  /** The size of all sessions in memory, in bytes, and the number of those with a cache of requests. */
+  /** The size of all sessions in memory, in bytes, and the number of sessions with a cache. */
   get memory(): { bytes: number; sessions: number } {
     const remembered = [...this.#lives.list()].filter(({ hasMemory }) => hasMemory)
     return { bytes: this.#lives.bytes, sessions: remembered.length }

@@ -18,6 +18,7 @@ export interface SessionConfig extends Readonly<Pick<SessionRecord, ConfigFields
   readonly record: CaptureOptions | null
 }
 
+/** The fields of a session's row that requests use unchanged. */
 type ConfigFields = 'trustAgent' | 'policies' | 'editedCalls' | 'continueResponses' | 'limits' | 'keyTag'
 
 /** Parses the sampling parameters of a session. Large integers become raw numbers. */

@@ -13,6 +13,7 @@ import type { Backend } from '../../engines/port/backend.ts'
 import type { TurnDetails, TurnStore } from '../../store/port/turn-store.ts'
 import { type Trajectory, TrajectoryBuilder } from '../trajectories/trajectories.ts'
 
+/** The options of {@link scoreSession}. */
 interface ScoreOptions {
   /** The model of the teacher; only engines that list it are used. Absent: any available engine. */
   readonly model?: string
@@ -20,6 +21,7 @@ interface ScoreOptions {
   readonly teacher?: string
 }
 
+/** The numbers of scored rows, turns and tokens. */
 export interface ScoringResult {
   /** The name of the teacher; null if there was no row to score. */
   readonly teacher: string | null

@@ -125,17 +125,17 @@ export function findToolCallChanges(
   const changedMembers = new Map<string, string[]>()
   const changes = noted.map(({ kind, call, path, sampled, echoed }): MessageChange => {
     const name = names.get(call ?? '') ?? 'a call'
-    const whose = call === undefined ? `the ${kind} of its calls` : `${name}'s ${kind}`
+    const element = call === undefined ? `the ${kind} of its calls` : `${name}'s ${kind}`
     const mark = sampled === null ? '+ ' : echoed === null ? '− ' : ''
-    changedMembers.set(whose, [
-      ...(changedMembers.get(whose) ?? []),
+    changedMembers.set(element, [
+      ...(changedMembers.get(element) ?? []),
       ...(path === undefined ? [] : [mark + path]),
     ])
-    const what = path === undefined ? whose : `${name}.${path}`
+    const what = path === undefined ? element : `${name}.${path}`
     return { what, before: toReadable(sampled), now: toReadable(echoed), line: 1 }
   })
-  const words = [...changedMembers].map(([whose, paths]) =>
-    paths.length === 0 ? whose : `${whose}: ${paths.join(', ')}`,
+  const words = [...changedMembers].map(([element, paths]) =>
+    paths.length === 0 ? element : `${element}: ${paths.join(', ')}`,
   )
   return { text: `${words.length === 0 ? 'its calls' : words.join('; ')} (turn ${index})`, changes }
 }

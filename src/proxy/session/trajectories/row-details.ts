@@ -220,6 +220,7 @@ function collectRoutedExperts(
   }
 }
 
+/** The positions from `from` up to, but not including, `to`. */
 type TokenSpan = readonly [from: number, to: number]
 
 /** Returns the intersection of two spans: one span or none. */

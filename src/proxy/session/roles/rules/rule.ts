@@ -6,6 +6,7 @@ import type { ChatMessage } from '../../../../protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../protocol/canonical/request.ts'
 import type { DeclaredAgentRole } from '../agent-role.ts'
 
+/** The HTTP headers of a request, by lower-case name; an array if a header occurs several times. */
 export type RequestHeaders = Readonly<Record<string, string | string[] | undefined>>
 
 /** The headers and the canonical body of a request, from which its role is found. */
