@@ -85,7 +85,8 @@ export const WORKER_TRANSITIONS: Transitions<WorkerState> = {
 const KEEPALIVES_PER_TIMEOUT = 3
 
 /**
- * The number of sessions whose end is reported to a worker; beyond it, the end of the least recently active one is not.
+ * The maximum number of sessions of which a worker is notified at their end. Beyond it, the least recently active
+ * session ends without a notification.
  */
 const MAX_SESSIONS = 100_000
 
@@ -98,7 +99,7 @@ const AS_TEXT = { binary: false }
 /** A request that was sent to the worker. */
 interface WorkerRequest {
   handle: RelayRequest
-  /** Retained to be sent again: to a worker that did not receive it, or with the complete prompt. */
+  /** The request, which is sent again if the worker did not receive it, or needs the complete prompt. */
   request: GenerationRequest
   /** The socket on which the complete prompt was sent again; undefined: it was not. */
   fullRequestSocket: RelaySocket | undefined
@@ -370,7 +371,7 @@ export class ConnectedWorker {
     else if (!v1 && frames.responseV2.isValid(frame)) {
       if (!this.#sendsForgotten(sent, frame)) sent.handle.receiveEndV2(frame, bytes)
     } else if (v1 && frames.responseV1.isValid(frame)) {
-      this.#noteIds(frame)
+      this.#updateWarning(frame)
       sent.handle.receiveResponseV1(frame, bytes)
     } else
       sent.handle.fail(
@@ -379,7 +380,7 @@ export class ConnectedWorker {
   }
 
   /** Sets the warning of a version-1 worker whose response has text but no token ids. */
-  #noteIds({ error, completion_text: text, token_ids: ids }: CompletionResponseV1): void {
+  #updateWarning({ error, completion_text: text, token_ids: ids }: CompletionResponseV1): void {
     if (error || !text) return
     this.warning = ids?.length ? undefined : NO_IDS
   }

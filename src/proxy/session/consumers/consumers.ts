@@ -108,7 +108,8 @@ export class Consumers {
   }
 
   /**
-   * Extends, acknowledges or releases leases. @returns the ids of the sessions that now have the requested state
+   * Extends, acknowledges or releases leases.
+   * @returns the ids of the sessions that now have the requested state
    * @throws ProxyError `consumer_not_found`
    */
   change(change: Omit<LeaseChange, 'nowMs'>): Promise<string[]> {
@@ -323,7 +324,8 @@ class LateRewards {
   }
 
   /**
-   * Records that a consumer has fetched the session. @param reward the reward that was delivered; null: none was set
+   * Records that a consumer has fetched the session.
+   * @param reward the reward that was delivered; null: none was set
    */
   recordDelivery(sessionId: string, reward: object | null): void {
     if (reward === null) this.#unrewarded.set(sessionId, true)

@@ -91,8 +91,8 @@ export class SplitStopFinder {
   }
 
   /**
-   * Reads further tokens. @returns the number of tokens up to the one that completes a stop string; undefined: none
-   * does
+   * Reads further tokens.
+   * @returns the number of tokens up to the one that completes a stop string; undefined: none does
    */
   read(ids: readonly number[]): number | undefined {
     for (const [index, id] of ids.entries()) {

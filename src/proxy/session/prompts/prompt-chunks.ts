@@ -5,7 +5,7 @@
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 
 /**
- * The length of each chunk except the last. Longer chunks would be fewer, but the last one is stored anew with each
+ * The length of each chunk except the last. Longer chunks would be fewer, but the last one is stored again with each
  * request.
  */
 const CHUNK_CHARS = 1024

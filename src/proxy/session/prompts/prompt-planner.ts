@@ -255,8 +255,8 @@ function createPromptInput(
 }
 
 /**
- * Returns the positions of the images in the prompt. @throws ProxyError `unsupported` if there is a placeholder without
- * an image, which the model has sampled
+ * Returns the positions of the images in the prompt.
+ * @throws ProxyError `unsupported` if there is a placeholder without an image, which the model has sampled
  */
 function getImagePositions(ids: PromptIds, { images, imageRule }: PromptInput): ImagePosition[] {
   if (imageRule === undefined || images.length === 0) return []
@@ -280,8 +280,8 @@ export async function withVariables(
 }
 
 /**
- * Appends the new messages to the tokens of the parent. @returns `refused`: the reason why the template does not allow
- * it
+ * Appends the new messages to the tokens of the parent.
+ * @returns `refused`: the reason why the template does not allow it
  */
 async function extend(
   model: PlanningModel,

@@ -57,8 +57,8 @@ function restoreMessage(message: Message, turn: SessionTurn | undefined, ids: To
 }
 
 /**
- * Returns the completion in place of its echo. @returns undefined: they are equal, including the order and ids of tool
- * calls
+ * Returns the completion in place of its echo.
+ * @returns undefined: they are equal, including the order and ids of tool calls
  */
 function getSampled(
   echo: Message,

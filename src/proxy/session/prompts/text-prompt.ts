@@ -114,8 +114,8 @@ export class TextPrompt implements RequestPrompt {
   }
 
   /**
-   * Decodes the first part again. @returns the decoder for the following tokens, and the part of the text that the
-   * agent has not received
+   * Decodes the first part again.
+   * @returns the decoder for the following tokens, and the part of the text that the agent has not received
    */
   async #decodeFirstPart(
     sampled: readonly number[],

@@ -163,8 +163,8 @@ export class TokenPrompts implements Prompts {
   }
 
   /**
-   * Returns the session's turns, which are read from the store if they are not cached. @throws ProxyError
-   * `store_failed`
+   * Returns the session's turns, which are read from the store if they are not cached.
+   * @throws ProxyError `store_failed`
    */
   async #getTurns(sessionId: string, memory: SessionMemory): Promise<SessionTurns> {
     if (memory.turns !== undefined) return memory.turns

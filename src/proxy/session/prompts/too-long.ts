@@ -12,8 +12,8 @@ import type { TokenModel } from '../../tokens/model/token-model.ts'
 const charsUpTo = new SideTable<Message, number>()
 
 /**
- * The usual maximum number of characters of a token. A shorter text per token of the context is not checked against the
- * vocabulary, because reading that takes 50 ms, once.
+ * The usual maximum number of characters of a token. A conversation with at most this many characters per token of the
+ * context is not checked against the vocabulary, because reading the vocabulary takes 50 ms, once.
  */
 const USUAL_LONGEST_CHARS = 16
 
@@ -33,8 +33,8 @@ export function createTooLongError(
 }
 
 /**
- * Rejects a conversation with more characters than the context's tokens can have. @throws ProxyError
- * `context_length_exceeded`
+ * Rejects a conversation with more characters than the context's tokens can have.
+ * @throws ProxyError `context_length_exceeded`
  */
 export function rejectTooLong(
   model: Pick<TokenModel, 'contextLength' | 'servedLength' | 'getLongestTokenChars'>,

@@ -113,7 +113,8 @@ export function limitToBudget<T extends CanonicalRequest>(request: T, { tokensLe
 }
 
 /**
- * Parses the values of `--session-limit`, such as `turns=50`. @returns null if there are none
+ * Parses the values of `--session-limit`, such as `turns=50`.
+ * @returns null if there are none
  * @throws ProxyError `config_invalid`
  */
 export function parseLimits(texts: readonly string[]): SessionLimits | null {

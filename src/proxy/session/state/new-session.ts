@@ -30,7 +30,7 @@ export interface NewSessionRequest {
   limits?: SessionLimits | undefined
   /** The time to live; null: unlimited. Absent: the proxy's default. */
   ttlMs?: number | null | undefined
-  /** The tag that the agent's key must contain. Absent: any key with the session's id is valid. */
+  /** The tag that the agent's key must contain. Absent: the key must have no tag. */
   keyTag?: string | undefined
 }
 

@@ -68,8 +68,8 @@ function findProblem(text: string): string | undefined {
 }
 
 /**
- * Matches the id of a session that was created for a request without one. Its turn ids begin with the end of the
- * session id, so that the id of a response suffices to find the session.
+ * Matches the id of a session that was created for a request without one. The ids of its turns begin with the part
+ * after `bare-`, so that the id of a response suffices to find the session.
  */
 const BARE_SESSION = /^bare-([\da-f]{8}-[\da-f]{4}-[\da-f]{4})$/
 
@@ -119,8 +119,8 @@ export function encodeSessionId(sessionId: string): string {
 }
 
 /**
- * Decodes a session id. @returns undefined for text that {@link encodeSessionId} never returns, since an id must have
- * only one encoded form
+ * Decodes a session id.
+ * @returns undefined for text that {@link encodeSessionId} never returns, since an id must have only one encoded form
  */
 export function decodeSessionId(encoded: string): string | undefined {
   try {

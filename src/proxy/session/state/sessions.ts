@@ -170,8 +170,8 @@ export class Sessions {
   }
 
   /**
-   * Deletes the session's turns, reward and marks, and reopens the session if it has ended. @throws ProxyError
-   * `session_not_found`
+   * Deletes the session's turns, reward and marks, and reopens the session if it has ended.
+   * @throws ProxyError `session_not_found`
    */
   reset(sessionId: string): Promise<SessionRecord> {
     return this.#change(sessionId, 'reset', async (live, epoch) => {
@@ -196,7 +196,7 @@ export class Sessions {
   /**
    * Sets the reward of the session.
    * @param reward `turns` may be named by index or by id
-   * @throws ProxyError `session_not_found`, `turn_not_found`
+   * @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request` for a turn that is named twice
    */
   setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {

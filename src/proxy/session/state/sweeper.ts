@@ -13,9 +13,9 @@ const MAX_NEGLIGIBLE = 20
 /** How long the removal is deferred. */
 const DEFER_MS = 3_600_000
 /**
- * Sessions that expired less than this before the start are not deferred: no sweep has run since, and a wrong clock is
- * usually wrong by more. Otherwise, a proxy that is often killed would defer sessions with a time to live of minutes by
- * an hour each time.
+ * Sessions that expired less than this time before the start are not deferred: no sweep has run since, and a wrong
+ * clock is usually wrong by more. Otherwise, a proxy that is often killed would defer sessions with a time to live of
+ * minutes by an hour each time.
  */
 const UNSWEPT_MS = 300_000
 

@@ -126,8 +126,8 @@ export class NewRowExplainer {
   }
 
   /**
-   * Explains a second continuation of a turn, whose tokens can be trained in only one row. @returns undefined for the
-   * first continuation
+   * Explains a second continuation of a turn, whose tokens can be trained in only one row.
+   * @returns undefined for the first continuation
    */
   #byFork(step: TurnStep, seen: PriorTurn, line: AgentRole, parentId: string): NewRowExplanation | undefined {
     const parent = this.#turns.get(parentId)
@@ -276,7 +276,8 @@ function describeChangedRequest(
 
 /**
  * Explains a sliding window of messages: after `known`, the request continues with a later message of the latest turn,
- * or with that turn's completion. @returns undefined if no messages were dropped
+ * or with that turn's completion.
+ * @returns undefined if no messages were dropped
  */
 function describeDropped(
   latest: PriorTurn,

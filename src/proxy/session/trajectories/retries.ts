@@ -43,8 +43,8 @@ export interface Attempt {
   /** The first index after a crash: a crashed node served the turns before it. Absent: there was no crash. */
   readonly resumedAt?: number | undefined
   /**
-   * Returns whether the response may have been lost in a crash of the node that served it. @param resumedAt the first
-   * index after the crash
+   * Returns whether the response may have been lost in a crash of the node that served it.
+   * @param resumedAt the first index after the crash
    */
   mayBeLost?(resumedAt: number): boolean
 }

@@ -63,7 +63,7 @@ export interface RowExperts {
  * none was reported, or the row does not train the token.
  */
 export interface RowDetails {
-  /** Lists per token of the response. */
+  /** This list and the next two have one entry per token of the response. */
   readonly sampling_mask: (TokenRow | null)[] | null
   readonly sampling_logprobs: (number | null)[] | null
   readonly top_logprobs: (TokenRow | null)[] | null
@@ -74,7 +74,7 @@ export interface RowDetails {
   readonly weight_versions: VersionSpan[] | null
   /** The name of the teacher of `teacher_logprobs`: that of the last turn that has any. */
   readonly teacher: string | null
-  /** Lists per token of the response. */
+  /** This list and the following ones have one entry per token of the response. */
   readonly teacher_logprobs: (number | null)[] | null
   readonly advantages: (number | null)[] | null
   readonly ratios: (number | null)[] | null

@@ -88,7 +88,8 @@ export class TrajectoryBuilder {
   }
 
   /**
-   * Adds a turn. @returns its agent role with the rule that determined it, and the images that are new in its prompt
+   * Adds a turn.
+   * @returns its agent role with the rule that determined it, and the images that are new in its prompt
    */
   add(
     turn: TrainableTurn & RoleInput & AttemptTurn & Pick<TurnRecord, 'completionText'>,

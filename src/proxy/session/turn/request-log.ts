@@ -92,7 +92,7 @@ export class RequestLog {
   }
 }
 
-/** The fields of a turn for which no parent was searched. */
+/** The log fields of a turn for which no parent was searched. */
 const NOT_MATCHED = { prompt_reason: undefined, reused_tokens: 0 }
 
 /** The reasons of prompts that begin no branch, or do not certainly begin one. */

@@ -206,8 +206,8 @@ export class ResponseContinuation {
   }
 
   /**
-   * Forwards a delta up to the token that completes a stop string. @returns whether there is such a token, which ends
-   * the response
+   * Forwards a delta up to the token that completes a stop string.
+   * @returns whether there is such a token, which ends the response
    */
   #receiveDelta(delta: GenerationDelta, passed: GenerationEvent[]): boolean {
     const { offset, stops } = this.#part
@@ -299,8 +299,8 @@ export class ResponseContinuation {
 }
 
 /**
- * Validates that the engine has continued the response. @throws ProxyError `engine_failed` if it reports another prompt
- * than it was sent
+ * Validates that the engine has continued the response.
+ * @throws ProxyError `engine_failed` if it reports another prompt than it was sent
  */
 function rejectOtherPrompt(
   request: GenerationRequest,

@@ -15,14 +15,14 @@ import {
  * The kinds of token data whose positions refer to the complete response. The other kinds have one row per token of a
  * delta, so they need no joining.
  */
-type AccumulatedTokenData = Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'>
+type CumulativeTokenData = Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'>
 
 /** The token data of one response so far. */
 export class TokenDataConcatenation {
   readonly #promptLength: number
   /** The data of the earlier engine requests; `#joined` also includes that of the current one. */
-  #earlier: AccumulatedTokenData = {}
-  #joined: AccumulatedTokenData = {}
+  #earlier: CumulativeTokenData = {}
+  #joined: CumulativeTokenData = {}
   #offset = 0
 
   constructor(promptLength: number) {
@@ -58,7 +58,7 @@ export class TokenDataConcatenation {
       return details
     }
     const { prompt_logprobs: prompt, routed_experts: experts, weight_versions: versions, ...rows } = details
-    const joined: AccumulatedTokenData = {
+    const joined: CumulativeTokenData = {
       ...(prompt && {
         prompt_logprobs: this.#earlier.prompt_logprobs ?? truncateTable(prompt, this.#promptLength),
       }),

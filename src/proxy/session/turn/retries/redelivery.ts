@@ -45,8 +45,8 @@ interface Redelivery
 }
 
 /**
- * Prepares the redelivery of a turn's response to a retry, and records it. @returns undefined if the turn no longer
- * exists
+ * Prepares the redelivery of a turn's response to a retry, and records it.
+ * @returns undefined if the turn no longer exists
  */
 export async function redeliver(
   store: Pick<TurnStore, 'getTurn' | 'markRedelivered'>,
