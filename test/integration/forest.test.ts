@@ -99,7 +99,7 @@ t.test('fields and selections that a forest does not support are rejected', asyn
   await group(api)
   for (const [path, status, detail] of [
     ['/sessions/a/forest?details=routed_experts', 400, /only available in rows/],
-    ['/sessions/a/forest?details=nothing', 400, /no detail/],
+    ['/sessions/a/forest?details=nothing', 400, /not a detail/],
     ['/sessions/gone/forest', 404, /not found/],
     ['/forest?select=last', 400, /select/],
   ] as const)

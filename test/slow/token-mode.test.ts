@@ -324,7 +324,7 @@ t.test('an engine that accepts no token ids is rejected at the start', async (t)
   const { url } = await startEngine(t)
   await t.rejects(startProxy(t, { engineUrls: [url], engineKind: 'openai', tokenizer: 'embedded' }), {
     code: 'start_failed',
-    message: /takes token ids/,
+    message: /accepts token ids/,
   })
 })
 

@@ -25,7 +25,7 @@ interface TurnTimes {
   longestGapMs: number
 }
 
-/** Finish reasons with a label value each; all others are countResult as `other`. */
+/** Finish reasons with a label value each; all others are counted as `other`. */
 const FINISH_REASONS = new Set(['stop', 'length', 'tool_calls', 'content_filter'])
 
 /** An observer of turns that updates their metrics. */
@@ -43,7 +43,7 @@ export class TurnWatch {
     return this.#turns.size
   }
 
-  /** Wraps a store. @returns the store, with each write countResult */
+  /** Wraps a store. @returns a store that counts each write */
   watchStore(store: TurnStore): TurnStore {
     const metrics = this.#metrics
     return intercept(store, {

@@ -86,7 +86,7 @@ export class AccountUsage {
     if (this.#isClosed || count === 0) return
     const { completions } = this.#accounts.limits
     if (this.#account.isAgent && this.#account.completions + count > completions) {
-      const message = `This agent may have ${completions} requests in flight, and has too many; try again later`
+      const message = `This agent has too many requests in flight (at most ${completions}); try again later`
       throw new ProxyError('too_many_calls', message, { retryAfterS: 1 })
     }
     this.#add(count, 0)

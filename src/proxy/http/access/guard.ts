@@ -196,7 +196,7 @@ function checkOrigin({ headers, host }: FastifyRequest): ProxyError | undefined 
  */
 function checkHost({ hostname }: FastifyRequest): ProxyError | undefined {
   if (isIP(hostname.replace(/^\[|\]$/g, '')) || !isPublicName(hostname.toLowerCase())) return undefined
-  const message = `'${hostname}' is not a name of this proxy, which listens on the loopback interface only: use its address, or give it keys`
+  const message = `'${hostname}' is not a name of this proxy, which listens on the loopback interface only: use its address, or configure keys`
   return new ProxyError('forbidden', message)
 }
 

@@ -278,7 +278,7 @@ class NodeExchange implements Dispatcher.DispatchHandler {
       this.#settle.reject(new ProxyError('invalid_request', message, { cause }))
     } else if (state === 'connecting' && !this.#reply.raw.destroyed) this.#settle.resolve(false)
     else {
-      const message = 'The node that serves this session was lost'
+      const message = 'The node that serves this session has crashed or cannot be reached'
       this.#settle.reject(new ProxyError('proxy_away', message, { cause, retryAfterS: 1 }))
     }
   }

@@ -10,7 +10,7 @@ interface RequestBodyOptions {
   limitBytes: number
   /** Charges the buffered bytes to the caller; throws if they exceed its quota. */
   setMemory(bytes: number): void
-  /** The id of the message in which the forwarding node sent the body to a node that crashed, if it did. */
+  /** The id of the message in which another node sent the body to a node that crashed; undefined: none did. */
   lostMessageId?: string | undefined
 }
 

@@ -59,9 +59,9 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
 export const HANDSHAKE_LIMITS = { bytes: 1024 * 1024, frames: 16 } as const
 
 /**
- * Closes a socket that exceeds the limits.
+ * Closes a WebSocket that exceeds {@link HANDSHAKE_LIMITS}.
  * @param raw the TCP or TLS connection of the WebSocket
- * @returns a function that ends the limits
+ * @returns a function that removes the limits
  */
 function limitHandshake(socket: WebSocket, raw: Socket): () => void {
   let [bytes, frames] = [0, 0]
