@@ -385,7 +385,7 @@ export const LOG_EVENTS = {
     'err?',
   ),
   template_specialization_disabled: severe(
-    'Specialized templates disabled: one differed from the template, which renders all prompts from now on',
+    'Specialized templates disabled: one differed from the template or the prompt encoder, which writes all prompts from now on',
   ),
   fast_tokenizer_missing: warn(
     'No Rust tokenizer for this platform: the JavaScript one is slower, and some text has other ids',

@@ -80,6 +80,23 @@ t.test('a value that is not a prompt is an error', async (t) => {
   await t.rejects(run(mute), { message: /an error that cannot be shown/ })
 })
 
+t.test('an encoder that runs texts as code is not specialized, and may know that it is tried', async (t) => {
+  const specialize = (content: string) =>
+    prompts.specialize([{ role: 'user', content }], {}, [[0, 'content']])
+  t.equal(await specialize('answer = "a"'), undefined)
+  const tricks = openPrompts(`
+def encode_messages(messages, thinking_mode):
+    while "@is_in" in encode_messages.__code__.co_names:
+        pass
+    return messages[-1]["content"]
+`)
+  t.equal(await tricks.render([{ role: 'user', content: 'a' }], {}), 'a')
+  await t.rejects(tricks.specialize([{ role: 'user', content: 'a' }], {}, [[0, 'content']]), {
+    message: /it takes more than 5 s/,
+  })
+  t.equal(await tricks.render([{ role: 'user', content: 'b' }], {}), 'b')
+})
+
 t.test('no state is kept from one prompt to the next', async (t) => {
   const count = 'kept.append(1); answer = str(len(kept))'
   t.equal(await run(count), '1')

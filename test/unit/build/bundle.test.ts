@@ -29,6 +29,7 @@ t.test(
       'src/proxy/tokens/prompt/prompt-thread.ts',
       'src/proxy/tokens/responses/response-thread.ts',
       'src/proxy/tokens/templates/python/chat_templates.py',
+      'src/proxy/tokens/templates/python/encoder_tracing.py',
       'src/proxy/tokens/templates/python/encoder_words.py',
       'src/proxy/tokens/templates/python/harmony.py',
       'src/proxy/tokens/templates/python/mistral_encoder.py',

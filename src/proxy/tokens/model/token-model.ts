@@ -257,7 +257,7 @@ async function createTokenModel(
   const segments =
     plain &&
     new SegmentEncoder({ special: (text) => memory.encode(text), text: (text) => plain.encode(text) }, added)
-  const specializer = promptFormat.name === 'template' ? new PromptSpecializer(prompts) : undefined
+  const specializer = promptFormat.name === 'harmony' ? undefined : new PromptSpecializer(prompts)
   const renderer = new PromptRenderer(specializer ?? prompts, tokenizer, {
     source: getVariablesSource(read),
     eosTokenIds,

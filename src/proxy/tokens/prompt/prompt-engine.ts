@@ -13,7 +13,12 @@ import {
   toJson,
 } from '../templates/chat-template.ts'
 import type { PromptRoles } from '../templates/prompt-format.ts'
-import { type Specialization, splitContents, type TextPath } from '../templates/specialization.ts'
+import {
+  type Specialization,
+  shiftConditions,
+  splitContents,
+  type TextPath,
+} from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import type { BoundaryTokens, Bridge } from './bridge.ts'
 import { hasSentinel, isSameHistory, losesAtMost, splitAfterSentinels } from './sentinels.ts'
@@ -153,11 +158,7 @@ export class PromptEngine {
       return undefined
     const [first, ...rest] = after.behind
     if (!first!.startsWith(closing.text) || after.behind.some(isSentinelPiece)) return undefined
-    const idsFrom = split.contents.length
-    const conditions = [
-      ...followed!.conditions,
-      ...alone!.conditions.map(([index, ...condition]) => [index + idsFrom, ...condition] as const),
-    ]
+    const conditions = [...followed!.conditions, ...shiftConditions(alone!.conditions, split.contents.length)]
     const pieces = [first!.slice(closing.text.length), ...rest]
     return { specialization: { pieces, conditions }, closingIds: closing.ids, endId: closing.endId }
   }

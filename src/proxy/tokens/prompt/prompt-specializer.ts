@@ -1,8 +1,9 @@
 /**
- * Renders prompts without the thread that runs the template, where the template was specialized to the shape of the
- * messages (`templates/specialization.ts`). A specialization is equal to the template by construction; it is compared
- * with it before its first use and for one rendering in {@link RENDERINGS_A_CHECK}, and after a difference none is used
- * again. It saves the round trip to Python: 0.35 to 0.5 of 0.5 to 0.65 CPU ms of a short prompt.
+ * Renders prompts without the thread that runs the template, or the process that runs the prompt encoder, where these were
+ * specialized to the shape of the messages (`templates/specialization.ts`). A specialization is equal to the template by
+ * construction; it is compared with it before its first use and for one rendering in {@link RENDERINGS_A_CHECK}, and
+ * after a difference none is used again. It saves the round trip to Python: 0.35 to 0.5 of 0.5 to 0.65 CPU ms of a short
+ * prompt, and 3 ms of a process.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { LruCache } from '../../../base/lru-cache.ts'

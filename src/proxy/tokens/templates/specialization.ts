@@ -1,6 +1,7 @@
 /**
  * A template's text for messages of one shape, whatever their contents are: constant texts, and slots for the contents.
- * It holds for contents that meet its conditions. `python/specialize.py` derives it from one rendering.
+ * It holds for contents that meet its conditions. `python/specialize.py` derives it from one rendering, and
+ * `python/encoder_tracing.py` from one call of a prompt encoder.
  */
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 
@@ -11,13 +12,16 @@ export interface Specialization {
 
 /** A content whose ends were stripped; index -1: the date. */
 type Slot = readonly [index: number, strips: readonly Strip[]]
-/** @param characters null: white space */
-type Strip = readonly [side: 'l' | 'r', characters: string | null]
+/** Removes characters from an end, null: white space; or all but the last ones. */
+type Strip = readonly [side: 'l' | 'r', characters: string | null] | readonly [side: 'last', count: number]
 type Condition = readonly [
   index: number,
   strips: readonly Strip[],
-  kind: 'equals' | 'contains' | 'starts' | 'ends',
-  text: string,
+  ...(
+    | [kind: 'equals' | 'contains' | 'starts' | 'ends', text: string]
+    /** Whether the content equals another one. */
+    | [kind: 'same', other: Slot]
+  ),
   holds: boolean,
 ]
 
@@ -108,20 +112,33 @@ const VARIANTS: readonly ((content: string, index: number) => string)[] = [
   () => '<think>\nz\n</think>\n\n<tool_response>\nz\n</tool_response>',
 ]
 
+/** Returns conditions on contents that follow others. @param offset the number of those */
+export function shiftConditions(conditions: readonly Condition[], offset: number): readonly Condition[] {
+  return conditions.map(([index, strips, ...question]) =>
+    question[0] === 'same'
+      ? [index + offset, strips, 'same', [question[1][0] + offset, question[1][1]], question[2]]
+      : [index + offset, strips, ...question],
+  )
+}
+
 /** Returns the template's text for these contents; undefined if a condition does not hold. */
 export function fillSlots(
   { pieces, conditions }: Specialization,
   contents: readonly string[],
 ): string | undefined {
-  for (const [index, strips, kind, text, holds] of conditions)
-    if (ANSWERS[kind](strip(contents[index]!, strips), text) !== holds) return undefined
+  const readSlot = ([index, strips]: Slot) => strip(contents[index]!, strips)
+  for (const [index, strips, kind, other, holds] of conditions) {
+    const compared = typeof other === 'string' ? other : readSlot(other)
+    if (ANSWERS[kind](readSlot([index, strips]), compared) !== holds) return undefined
+  }
   let text = ''
-  for (const piece of pieces) text += typeof piece === 'string' ? piece : strip(contents[piece[0]]!, piece[1])
+  for (const piece of pieces) text += typeof piece === 'string' ? piece : readSlot(piece)
   return text
 }
 
 const ANSWERS = {
   equals: (text: string, other: string) => text === other,
+  same: (text: string, other: string) => text === other,
   contains: (text: string, other: string) => text.includes(other),
   starts: (text: string, other: string) => text.startsWith(other),
   ends: (text: string, other: string) => text.endsWith(other),
@@ -134,6 +151,10 @@ const WHITE_SPACE =
 function strip(content: string, strips: readonly Strip[]): string {
   let text = content
   for (const [side, characters] of strips) {
+    if (side === 'last') {
+      text = [...text].slice(-characters).join('')
+      continue
+    }
     const removed = characters ?? WHITE_SPACE
     let begin = 0
     let end = text.length

@@ -41,6 +41,7 @@ export const MODULES: Modules = {
   harmony: new URL('./harmony.py', import.meta.url),
   chat_templates: new URL('./chat_templates.py', import.meta.url),
   encoder_words: new URL('./encoder_words.py', import.meta.url),
+  encoder_tracing: new URL('./encoder_tracing.py', import.meta.url),
   model_encoder: new URL('./model_encoder.py', import.meta.url),
   regex: new URL('./regex.py', import.meta.url),
   response_reader: new URL('./response_reader.py', import.meta.url),

@@ -10,8 +10,11 @@ from template_words import ANY, SEARCHES
 
 def find_words(module, entry_point):
     """@returns the words that a text may have in it, and those that it may be as a whole"""
+    functions = find_reachable(module, entry_point)
+    sources = Sources(functions, entry_point)
     search = WordSearch(find_constants(module))
-    for function in find_reachable(module, entry_point):
+    for name, function in functions.items():
+        search.fields = Fields(function, sources.get_bare(name))
         search.visit(function)
     return {"inside": sorted(search.inside), "whole": sorted(search.whole - {""})}
 
@@ -41,7 +44,161 @@ def find_reachable(module, entry_point):
             continue
         found[name] = defined[name]
         waiting.extend(node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name))
-    return found.values()
+    return found
+
+
+# Fields of a message whose values are no contents.
+BARE_FIELDS = ("role", "type", "id", "tool_call_id")
+
+
+class Sources:
+    """Finds the variables of functions that never have a content, only roles, identifiers, settings and constants."""
+
+    def __init__(self, functions, entry_point):
+        self.functions = functions
+        self.values = {name: find_values(function) for name, function in functions.items()}
+        self.read_arguments(entry_point)
+        # All are bare until one of their values is not, so that those which get their values from each other may be.
+        self.bare = {name: {*values} for name, values in self.values.items()}
+        while self.remove_contents():
+            pass
+
+    def get_bare(self, name):
+        return self.bare[name]
+
+    def read_arguments(self, entry_point):
+        """Adds the arguments of all calls to the values of parameters."""
+        called = {}
+        for function in self.functions.values():
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    called.setdefault(node.func.id, []).append((function.name, node))
+        nodes = [node for function in self.functions.values() for node in ast.walk(function)]
+        uses = [node.id for node in nodes if isinstance(node, ast.Name)]
+        for name, function in self.functions.items():
+            calls = called.get(name, [])
+            for at, parameter in enumerate(get_parameters(function)):
+                values = self.values[name].setdefault(parameter.arg, [])
+                # A function that is used as a value may be called with any arguments.
+                if name == entry_point:
+                    values += [(name, ANY_VALUE)] if at == 0 else []
+                elif uses.count(name) > len(calls):
+                    values.append((name, ANY_VALUE))
+                else:
+                    values += [(caller, find_argument(call, at, parameter.arg)) for caller, call in calls]
+
+    def remove_contents(self):
+        for name, values in self.values.items():
+            for variable in [*self.bare[name]]:
+                if not all(is_bare(value, self.bare[scope]) for scope, value in values[variable]):
+                    self.bare[name].discard(variable)
+                    return True
+        return False
+
+
+# A value of which nothing is known.
+ANY_VALUE = ast.Name("@any", ast.Load())
+
+
+def find_values(function):
+    """Returns the values that a function assigns to its variables, with its name: the scope of each value."""
+    values = {}
+
+    def add(name, value):
+        values.setdefault(name, []).append((function.name, value))
+
+    assigned = [pair for node in ast.walk(function) for pair in list_assignments(node)]
+    for target, value in assigned:
+        add(target.id, value)
+    # What else binds a name: loops, comprehensions, other unpacking, and parameters that calls do not show.
+    known = {id(target) for target, _ in assigned}
+    shown = {id(parameter) for parameter in get_parameters(function)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in known:
+            add(node.id, ANY_VALUE)
+        elif isinstance(node, ast.arg) and id(node) not in shown:
+            add(node.arg, ANY_VALUE)
+    return values
+
+
+def list_assignments(node):
+    """Returns the variables that a statement assigns, and their values."""
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
+            pairs = [*zip(targets, values)]
+        case ast.Assign(targets=[target], value=value) | ast.AugAssign(target=target, value=value):
+            pairs = [(target, value)]
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            pairs = [(target, value)]
+        case _:
+            return []
+    return [(target, value) for target, value in pairs if isinstance(target, ast.Name)]
+
+
+def get_parameters(function):
+    """Returns the parameters of a function, but not those of a class's methods."""
+    if isinstance(function, ast.ClassDef):
+        return []
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def find_argument(call, at, name):
+    """Returns the value of a parameter in a call; a constant if the call leaves it out."""
+    if any(isinstance(value, ast.Starred) for value in call.args) or any(keyword.arg is None for keyword in call.keywords):
+        return ANY_VALUE
+    named = [keyword.value for keyword in call.keywords if keyword.arg == name]
+    given = [*call.args[at : at + 1], *named]
+    return given[0] if given else ast.Constant(None)
+
+
+def is_bare(expression, bare):
+    """Returns whether an expression has no content. @param bare the variables that have none"""
+    match expression:
+        case ast.Constant():
+            return True
+        case ast.Name(id=name):
+            return name in bare
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=field), *others]):
+            return field in BARE_FIELDS and all(is_bare(value, bare) for value in others)
+        case ast.Subscript(slice=ast.Constant(value=field)) if isinstance(field, str):
+            return field in BARE_FIELDS
+        case ast.Subscript(value=value):
+            return is_bare(value, bare)
+        case ast.IfExp(body=body, orelse=other):
+            return is_bare(body, bare) and is_bare(other, bare)
+        case ast.BoolOp(values=values):
+            return all(is_bare(value, bare) for value in values)
+    return False
+
+
+class Fields:
+    """What the expressions of a function are."""
+
+    def __init__(self, function, bare):
+        self.bare = bare
+        reads = [get_read_value(node) for node in ast.walk(function)]
+        tested = [node.args[0] for node in ast.walk(function) if is_type_test(node)]
+        self.mappings = {ast.dump(value) for value in reads if value} - {ast.dump(value) for value in tested}
+
+    def is_bare(self, expression):
+        return is_bare(expression, self.bare)
+
+    def is_mapping(self, expression):
+        return ast.dump(expression) in self.mappings
+
+
+def get_read_value(node):
+    """Returns the mapping of which an expression reads a field."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=value, attr="get")):
+            return value
+        case ast.Subscript(value=value, slice=ast.Constant(value=str())):
+            return value
+
+
+def is_type_test(node):
+    """Returns whether an expression tests the type of a value, which may then be a text."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
 
 
 class WordSearch(ast.NodeVisitor):
@@ -49,6 +206,7 @@ class WordSearch(ast.NodeVisitor):
         self.inside = set()
         self.whole = set()
         self.constants = constants
+        self.fields = None
 
     def visit_Compare(self, node):
         left = node.left
@@ -67,11 +225,13 @@ class WordSearch(ast.NodeVisitor):
                 self.read_equality(part, item)
             return
         # Names are looked up in lists and dictionaries; only constant texts are searched for in other texts.
-        self.inside.update(word for word in self.list_texts(part) if word is not ANY)
+        words = [word for word in self.list_texts(part) if word is not ANY]
+        is_field = self.fields.is_mapping(whole)
+        self.inside.update(word for word in words if not (is_field and word.isidentifier()))
 
     def read_equality(self, text, other):
         """A slice that equals a word means that the word is inside the text."""
-        if isinstance(other, ast.Constant) and isinstance(other.value, str):
+        if isinstance(other, ast.Constant) and isinstance(other.value, str) and not self.fields.is_bare(text):
             is_slice = isinstance(text, ast.Subscript) and isinstance(text.slice, ast.Slice)
             (self.inside if is_slice and other.value else self.whole).add(other.value)
 
@@ -80,8 +240,8 @@ class WordSearch(ast.NodeVisitor):
         if isinstance(function, ast.Attribute):
             is_pattern = isinstance(function.value, ast.Name) and function.value.id == "re"
             if is_pattern:
-                self.inside.add(ANY)
-            elif function.attr in SEARCHES:
+                self.inside.update([] if all(map(self.fields.is_bare, node.args)) else [ANY])
+            elif function.attr in SEARCHES and not self.fields.is_bare(function.value):
                 for argument in node.args[:1]:
                     self.inside.update(self.list_texts(argument))
         self.generic_visit(node)

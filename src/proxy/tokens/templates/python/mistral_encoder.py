@@ -113,19 +113,19 @@ def check_order(messages):
 
 def check_results(messages):
     """Each call has a result before the next message of the assistant; by number, and from version 11 on by identifier."""
-    missing, expected, seen = 0, set(), set()
+    missing, expected, seen = 0, [], []
     for message in messages[1:]:
         if message["role"] == "tool":
             if VERSION >= 11:
                 check_result(message["tool_call_id"], expected, seen)
-            seen.add(message["tool_call_id"])
+            seen.append(message["tool_call_id"])
             missing -= 1
         elif message["role"] == "assistant":
             if missing != 0:
                 raise ValueError("Not the same number of function calls and responses")
             missing = len(message["tool_calls"])
-            expected, seen = {call["id"] for call in message["tool_calls"]}, set()
-            if VERSION >= 11 and len(expected) != missing:
+            expected, seen = [call["id"] for call in message["tool_calls"]], []
+            if VERSION >= 11 and any(call_id in expected[:at] for at, call_id in enumerate(expected)):
                 raise ValueError("Duplicate tool call id in assistant message")
 
 
@@ -191,7 +191,9 @@ def join_assistant_messages(group):
 def sort_results(results, calls):
     if VERSION < 11:
         return results
-    places = {call_id: at for at, call_id in enumerate(calls)}
+    places = {}
+    for at, call_id in enumerate(calls):
+        places[call_id] = at
     return sorted(results, key=lambda result: places.get(result["tool_call_id"], len(places)))
 
 

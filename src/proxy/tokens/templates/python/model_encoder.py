@@ -23,7 +23,9 @@ from operator import is_
 
 from jinja2 import TemplateError
 
+from encoder_tracing import Tracer, rewrite
 from encoder_words import find_constants, find_words
+from specialize import Opaque, join
 from template_messages import Damaged, Needs, convert_late_systems, find_roles, to_parts, to_template_message
 
 # The module of an encoder's code.
@@ -72,6 +74,7 @@ class ModelEncoder:
     def __init__(self, source):
         self.now = None
         self.calls = 0
+        self.source = source
         self.code = compile(source, "encoder", "exec", dont_inherit=True)
         syntax_tree = ast.parse(source)
         self.words = find_words(syntax_tree, self.entry_point)
@@ -90,8 +93,7 @@ class ModelEncoder:
 
     def load_function(self):
         """Loads the function in a new module, which has run no other call."""
-        module = types.ModuleType(MODULE)
-        module.__dict__["__builtins__"] = BUILTINS
+        module = create_module()
         exec(self.code, module.__dict__)
         return module.__dict__[self.entry_point]
 
@@ -103,7 +105,8 @@ class ModelEncoder:
 
     def prepare_message(self, message, needs, path):
         parts = to_parts(message.get("content"), f"{path}.content", needs)
-        return to_template_message({**message, "content": self.separator.join(parts)}, needs, path)
+        content = parts[0] if parts and isinstance(parts[0], Opaque) else self.separator.join(parts)
+        return to_template_message({**message, "content": content}, needs, path)
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
         encoder_messages, arguments = self.build_arguments(messages, tools, add_generation_prompt, kwargs)
@@ -122,6 +125,34 @@ class ModelEncoder:
             raise TemplateError(f"it returns more than {MAX_CHARS} characters")
         return text
 
+    def create_tracing(self):
+        """Returns this encoder for opaque contents."""
+        return EncoderTrace(self)
+
+
+class EncoderTrace:
+    """An encoder that receives opaque values in place of contents."""
+
+    def __init__(self, encoder):
+        self.encoder = encoder
+        self.code = compile(rewrite(ast.parse(encoder.source)), "encoder", "exec", dont_inherit=True)
+        self.now = None
+        self.conditions = {}
+
+    def prepare(self, messages):
+        return self.encoder.prepare(messages)
+
+    def render(self, messages, tools, documents, add_generation_prompt, kwargs):
+        encoder_messages, arguments = self.encoder.build_arguments(messages, tools, add_generation_prompt, kwargs)
+        return run_guarded(lambda: self.encoder.to_text(self.trace(copy_value(encoder_messages), copy_value(arguments))))
+
+    def trace(self, messages, arguments):
+        module = create_module()
+        tracer = Tracer(module.__dict__, self.conditions)
+        exec(self.code, module.__dict__)
+        tracer.is_active = True
+        return module.__dict__[self.encoder.entry_point](messages, **arguments)
+
 
 class TextEncoder(ModelEncoder):
     """The interface of DeepSeek's encoders."""
@@ -138,7 +169,7 @@ class TextEncoder(ModelEncoder):
         return "\n\n" if self.has_efforts else "\n"
 
     def to_text(self, result):
-        if type(result) is not str:
+        if type(result) not in TEXTS:
             raise TemplateError(f"it returns no text, but {type(result).__name__}")
         return result
 
@@ -171,12 +202,14 @@ class SegmentEncoder(ModelEncoder):
     def to_text(self, result):
         segments = [(segment.text, segment.allow_special) for segment in result]
         for text, allows_special in segments:
-            if type(text) is not str or type(allows_special) is not bool:
+            if type(text) not in TEXTS or type(allows_special) is not bool:
                 raise TemplateError("it returns a segment without a text and whether it allows special tokens")
-        return "".join(
+        marked = [
             (SPECIAL_MARK if allows_special else TEXT_MARK) + replace_surrogates(text)
             for text, allows_special in segments
-        )
+        ]
+        opaque = next((text for text in marked if type(text) is Opaque), None)
+        return "".join(marked) if opaque is None else join(marked, opaque._conditions)
 
     def build_arguments(self, messages, tools, add_generation_prompt, kwargs):
         """Returns the messages and the keyword arguments for the encoder's function."""
@@ -195,11 +228,17 @@ class SegmentEncoder(ModelEncoder):
         return messages, arguments
 
 
+# What an encoder may return as a text: an opaque one if it is traced.
+TEXTS = (str, Opaque)
+
 INTERFACES = {interface.entry_point: interface for interface in (TextEncoder, SegmentEncoder)}
 
 
 def replace_surrogates(text):
-    """Replaces unpaired surrogates by U+FFFD."""
+    """Replaces unpaired surrogates by U+FFFD. An opaque text has none: contents have none."""
+    if type(text) is Opaque:
+        text.check_constants()
+        return text
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -207,6 +246,12 @@ def replace_surrogates(text):
 
 # The first use imports the codec, which `confine` would deny.
 replace_surrogates("\ud800")
+
+
+def create_module():
+    module = types.ModuleType(MODULE)
+    module.__dict__["__builtins__"] = BUILTINS
+    return module
 
 
 def find_parameters(syntax_tree, entry_point):

@@ -158,8 +158,9 @@ export class PythonThread<Job, Reply> {
     }
     const { resolve, reject } = this.#current!
     this.#current = undefined
-    if ('answer' in reply) resolve(reply.answer)
-    else reject(fromThreadError(reply.error))
+    // JSON between processes omits an answer of undefined.
+    if ('error' in reply) reject(fromThreadError(reply.error))
+    else resolve(reply.answer)
     this.#next()
   }
 

@@ -7,6 +7,7 @@ value is not a `str`; the template is then not specialized. So if the conditions
 takes the same path, and writes the same pieces.
 """
 
+import contextlib
 import functools
 import json
 from typing import NamedTuple
@@ -21,10 +22,10 @@ class Unspecializable(BaseException):
 
 
 class Slot(NamedTuple):
-    """A content, after white space or other characters have been removed from its ends."""
+    """A content, after characters have been removed from its ends."""
 
     index: int
-    # Pairs of `l` or `r` and the characters; None: white space.
+    # Pairs of `l` or `r` and the characters, None: white space; or of `last` and the number of characters that are left.
     strips: tuple
     # The sample's text.
     text: str
@@ -54,11 +55,30 @@ class Opaque:
 
     def __eq__(self, other):
         if isinstance(other, Opaque):
-            raise Unspecializable
+            return self is other or ask_same(self._get_slot(), other._get_slot(), self._conditions)
         return isinstance(other, str) and self._ask("equals", other)
 
     def __ne__(self, other):
         return not self == other
+
+    def __hash__(self):
+        if not HASHES:
+            raise Unspecializable
+        return 0
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __getitem__(self, key):
+        """Returns the last characters. Any other part is refused."""
+        match key:
+            case slice(start=int(start), stop=None, step=None) if start < 0:
+                slot = self._get_slot()
+                return Opaque([slot._replace(strips=(*slot.strips, ("last", -start)), text=slot.text[start:])], self._conditions)
+        raise Unspecializable
 
     def __contains__(self, text):
         return self._ask("contains", text)
@@ -112,9 +132,33 @@ class Opaque:
         return any(self._ask(kind, text) for text in (texts if isinstance(texts, tuple) else (texts,)))
 
     def _ask(self, kind, text):
-        if len(self._pieces) != 1 or not isinstance(self._pieces[0], Slot) or type(text) is not str:
+        if type(text) is not str:
             raise Unspecializable
-        return ask(self._pieces[0], kind, text, self._conditions)
+        return ask(self._get_slot(), kind, text, self._conditions)
+
+    def check_constants(self):
+        """@throws UnicodeEncodeError if a constant piece has an unpaired surrogate"""
+        for piece in self._pieces:
+            if isinstance(piece, str):
+                piece.encode()
+
+    def _get_slot(self):
+        if len(self._pieces) != 1 or not isinstance(self._pieces[0], Slot):
+            raise Unspecializable
+        return self._pieces[0]
+
+
+# Not empty while opaque values have a hash, which is that of all of them: they must then be compared with every other key.
+HASHES = []
+
+
+@contextlib.contextmanager
+def hash_opaque():
+    HASHES.append(True)
+    try:
+        yield
+    finally:
+        HASHES.pop()
 
 
 def strip_end(text, side, characters):
@@ -139,6 +183,15 @@ def ask(slot, kind, text, conditions):
     return holds
 
 
+def ask_same(slot, other, conditions):
+    """Returns whether two contents are equal."""
+    if CLOCK in (slot.index, other.index):
+        raise Unspecializable
+    holds = slot.text == other.text
+    conditions[json.dumps([slot.index, slot.strips, "same", [other.index, other.strips], holds])] = None
+    return holds
+
+
 def join(values, conditions):
     pieces = []
     for value in values:
@@ -156,9 +209,9 @@ def refuse(*args, **kwargs):
 
 
 # Python looks for operators on the class. A missing one would raise a TypeError, which Jinja2 treats as a missing value.
-SUPPORTED = {*vars(Opaque), *dir(type), *dir(object)} - {"__hash__", "__lt__", "__le__", "__gt__", "__ge__"}
+SUPPORTED = {*vars(Opaque), *dir(type), *dir(object)} - {"__lt__", "__le__", "__gt__", "__ge__"}
 SUPPORTED -= {"__str__", "__repr__", "__format__", "__reduce__", "__reduce_ex__", "__call__"}
-for name in {*dir(str), *dir(int), "__hash__", "__getattr__", "__html__"} - SUPPORTED:
+for name in {*dir(str), *dir(int), "__getattr__", "__html__"} - SUPPORTED:
     setattr(Opaque, name, refuse)
 
 METHODS = ("startswith", "endswith", "split", "replace", "strip", "lstrip", "rstrip")
