@@ -9,7 +9,7 @@ import type { EngineEntry } from './proxy/engines/dispatch/engine-pool.ts'
 import { EngineRegistry } from './proxy/engines/dispatch/engine-registry.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
-import { createTokenizerQuestion, type ExpectedTokenizer } from './proxy/engines/port/expected-tokenizer.ts'
+import { createTokenizerQuery, type ExpectedTokenizer } from './proxy/engines/port/expected-tokenizer.ts'
 import type { MemberRegistry } from './proxy/engines/port/registry.ts'
 import type { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { rejectWorkers } from './proxy/relay/reject-workers.ts'
@@ -55,7 +55,7 @@ async function openLocal(
   const backend = createLocalBackend({
     ...toQueueOptions(config),
     clients,
-    known: await checkEngines(clients, tokenizer && createTokenizerQuestion(tokenizer)),
+    known: await checkEngines(clients, tokenizer && createTokenizerQuery(tokenizer)),
     tokenizer,
     areFallbacks: fallsBack(config),
     measuresLogprobs: true,

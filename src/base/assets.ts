@@ -1,7 +1,7 @@
 /**
  * The files of the program: next to the code in a checkout, embedded in the standalone executable. Code refers to them
  * relative to itself, as `new URL(…, import.meta.url)`; the build embeds each such file and rewrites the URL to begin
- * with {@link INSIDE}. It does the same with a library's file that is referred to as `import.meta.resolve(…)`.
+ * with {@link EMBEDDED_ROOT}. It does the same with a library's file that is referred to as `import.meta.resolve(…)`.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { createRequire, getCompileCacheDir } from 'node:module'
@@ -14,13 +14,13 @@ import { ProxyError } from './errors.ts'
 import { type PackedFile, unpack } from './unpack.ts'
 
 /** The prefix that stands for the root of the checkout; the key of the asset follows. */
-export const INSIDE = 'llm-proxy:///'
+export const EMBEDDED_ROOT = 'llm-proxy:///'
 
 /** The command of the standalone executable that runs a file of code by its key, in a separate process. */
 export const CONFINED_COMMAND = 'run-confined-code'
 
-/** Runs a file of code of the standalone executable in this process. @param key see {@link getInsideKey} */
-export function runInside(key: string): void {
+/** Runs a file of code of the standalone executable in this process. @param key see {@link getEmbeddedKey} */
+export function runEmbeddedCode(key: string): void {
   const code = compileFunction(getAsset(key, 'utf8'), ['require', 'module'], {
     filename: key,
     importModuleDynamically: constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
@@ -29,13 +29,13 @@ export function runInside(key: string): void {
 }
 
 /** Returns the key of a file of code in the standalone executable. */
-export function getInsideKey(code: URL): string {
+export function getEmbeddedKey(code: URL): string {
   return getAssetKey(code)
 }
 
 /** Starts a thread that runs a file of code. */
 export function startThread(code: URL, options: WorkerOptions): Worker {
-  if (!isInside(code)) return new Worker(code, { ...options, env: getThreadEnvironment() })
+  if (!isEmbedded(code)) return new Worker(code, { ...options, env: getThreadEnvironment() })
   return new Worker(getAsset(getAssetKey(code), 'utf8'), { ...options, eval: true })
 }
 
@@ -52,14 +52,14 @@ function getThreadEnvironment(): NodeJS.ProcessEnv {
  * @throws ProxyError `start_failed` if it must be unpacked and cannot be
  */
 export function getFolderPath(folder: URL): string {
-  if (!isInside(folder)) return fileURLToPath(folder)
+  if (!isEmbedded(folder)) return fileURLToPath(folder)
   const keys = getAssetKeys().filter((key) => key.startsWith(`${getAssetKey(folder)}/`))
   return unpack(keys.map(readPackedFile))
 }
 
 /** Returns a file's content. @throws the file system's error, or one that names the asset, if it does not exist */
 export function readAsset(file: URL): Uint8Array {
-  return isInside(file) ? new Uint8Array(getRawAsset(getAssetKey(file))) : readFileSync(file)
+  return isEmbedded(file) ? new Uint8Array(getRawAsset(getAssetKey(file))) : readFileSync(file)
 }
 
 /**
@@ -67,7 +67,7 @@ export function readAsset(file: URL): Uint8Array {
  * @throws ProxyError `start_failed` if they must be unpacked and cannot be
  */
 export function getFilesPath(files: readonly [URL, ...URL[]]): string {
-  if (!isInside(files[0])) return dirname(fileURLToPath(files[0]))
+  if (!isEmbedded(files[0])) return dirname(fileURLToPath(files[0]))
   return unpack(files.map((file) => readPackedFile(getAssetKey(file))))
 }
 
@@ -95,18 +95,18 @@ export function loadAddon(key: string): unknown {
  * @throws ProxyError `start_failed`, or the system's error, if it exists and cannot be loaded
  */
 export function loadOwnAddon(file: URL): unknown {
-  if (isInside(file))
+  if (isEmbedded(file))
     return getAssetKeys().includes(getAssetKey(file)) ? loadAddon(getAssetKey(file)) : undefined
   const path = fileURLToPath(file)
   return existsSync(path) ? createRequire(path)(path) : undefined
 }
 
-function isInside(url: URL): boolean {
-  return url.href.startsWith(INSIDE)
+function isEmbedded(url: URL): boolean {
+  return url.href.startsWith(EMBEDDED_ROOT)
 }
 
 function getAssetKey(url: URL): string {
-  return url.href.slice(INSIDE.length)
+  return url.href.slice(EMBEDDED_ROOT.length)
 }
 
 function readPackedFile(key: string): PackedFile {

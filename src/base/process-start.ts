@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 
 /** Result for a zombie: a process that has ended but still has its id. */
-const COLLECTED_BY_NOBODY = 'ended'
+const ENDED = 'ended'
 /**
  * Indices of fields in /proc/pid/stat after the name, which may contain any character:
  * https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
@@ -17,7 +17,7 @@ export function getProcessStart(pid: number): string | undefined {
   try {
     const about = readFileSync(`/proc/${pid}/stat`, 'utf8')
     const fields = about.slice(about.lastIndexOf(')') + 2).split(' ')
-    if (['Z', 'X'].includes(fields[STATE]!)) return COLLECTED_BY_NOBODY
+    if (['Z', 'X'].includes(fields[STATE]!)) return ENDED
     const boot = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8')
     return `${boot.trim()} ${fields[START_TIME]}`
   } catch {
@@ -39,7 +39,7 @@ export function isAlive(pid: number, started: string | undefined): boolean {
   }
   const now = getProcessStart(pid)
   if (now === undefined) return true
-  if (now === COLLECTED_BY_NOBODY) return false
+  if (now === ENDED) return false
   // Records of earlier versions have no start. This process did not write them.
   return started === undefined ? pid !== process.pid : started === now
 }

@@ -18,12 +18,12 @@ export function createAttachmentSlots(): unknown[] {
 export class SideTable<Target extends Attachable, Value> {
   readonly #slot = tableCount++
 
-  of(target: Target): Value | undefined {
+  get(target: Target): Value | undefined {
     return target.notes[this.#slot] as Value | undefined
   }
 
   /** Attaches a value. @returns the value */
-  put(target: Target, value: Value): Value {
+  attach(target: Target, value: Value): Value {
     target.notes[this.#slot] = value
     return value
   }

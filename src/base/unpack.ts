@@ -51,7 +51,7 @@ const DIGEST_FILE = 'digest'
  * @param key identifies the content: a digest of everything that the files are made of
  * @throws errors of `make`, and ProxyError `start_failed` if the temporary directory cannot be used
  */
-export function unpackMade(key: string, make: () => readonly PackedFile[]): string {
+export function unpackGenerated(key: string, make: () => readonly PackedFile[]): string {
   const folder = getFolder(key)
   if (isComplete(folder)) return folder
   const files = make().toSorted((a, b) => (a.name < b.name ? -1 : 1))

@@ -3,13 +3,13 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { createRequire, isBuiltin } from 'node:module'
 import { dirname, join, relative, resolve } from 'node:path'
 import { type BuildOptions, build, type Metafile, type Plugin } from 'esbuild'
-import { INSIDE } from '../../src/base/assets.ts'
+import { EMBEDDED_ROOT } from '../../src/base/assets.ts'
 import { HOST } from './node-base.ts'
 
 export interface Bundle {
   /** The program as one CommonJS script. */
   main: string
-  /** The assets that {@link INSIDE} URLs and native modules refer to, by key. */
+  /** The assets that {@link EMBEDDED_ROOT} URLs and native modules refer to, by key. */
   assets: ReadonlyMap<string, Uint8Array>
 }
 
@@ -122,7 +122,7 @@ function ownFiles(root: string, target: string, found: FoundFiles): Plugin {
           if (named.endsWith('.ts')) found.onThread(named)
           else for (const file of filesOf(named)) found.onFile(file)
         }
-        const inside = (file: string) => JSON.stringify(INSIDE + relative(root, file))
+        const inside = (file: string) => JSON.stringify(EMBEDDED_ROOT + relative(root, file))
         const contents = source
           .replaceAll('import.meta.url', inside(path))
           .replaceAll(LIBRARY_FILE, (_, name: string) => {

@@ -96,11 +96,11 @@ class ChildMessages {
       this.#firstSent = sent
       return
     }
-    const before = lastSent.of(message)
+    const before = lastSent.get(message)
     // A short text is its own key, by which the message is found.
     if (before !== undefined && !isKey(before)) this.#others!.delete(before)
     this.#others!.set(sent, message)
-    lastSent.put(message, sent)
+    lastSent.attach(message, sent)
   }
 }
 
@@ -188,10 +188,10 @@ export class MessageTree {
    * Later requests append to them; earlier text is neither written nor copied again.
    */
   getJsonUpTo(last: Message): Buffer[] {
-    const added = getMessagesBetween(undefined, last, (message) => jsonSoFar.of(message) !== undefined)
+    const added = getMessagesBetween(undefined, last, (message) => jsonSoFar.get(message) !== undefined)
     const known = added.length === 0 ? last : added[0]!.parent
-    let soFar = known && jsonSoFar.of(known)
-    for (const message of added) soFar = jsonSoFar.put(message, this.#append(soFar, message.json))
+    let soFar = known && jsonSoFar.get(known)
+    for (const message of added) soFar = jsonSoFar.attach(message, this.#append(soFar, message.json))
     return soFar === undefined ? [] : getChunks(soFar)
   }
 
@@ -206,7 +206,7 @@ export class MessageTree {
 
   #after(message: Message | undefined): ChildMessages {
     if (message === undefined) return this.#first
-    return followingOf.of(message) ?? followingOf.put(message, new ChildMessages())
+    return followingOf.get(message) ?? followingOf.attach(message, new ChildMessages())
   }
 
   #say(following: ChildMessages, parent: Message | undefined, sent: string | ChatMessage): Message {

@@ -22,13 +22,13 @@ export const MIN_REPORTED_IDS = 128
 const reported = new SideTable<Message, PromptReport>()
 
 export function attachReportedPrompt({ lastMessage }: GenerationRequest, prompt: PromptReport): void {
-  if (lastMessage !== undefined && prompt.ids.length >= MIN_REPORTED_IDS) reported.put(lastMessage, prompt)
+  if (lastMessage !== undefined && prompt.ids.length >= MIN_REPORTED_IDS) reported.attach(lastMessage, prompt)
 }
 
 /** Returns the longest prompt that this worker reported for a prefix of the request's messages. */
 export function findBasePrompt({ lastMessage }: GenerationRequest, worker: object): PromptReport | undefined {
   for (let message = lastMessage; message !== undefined; message = message.parent) {
-    const prompt = reported.of(message)
+    const prompt = reported.get(message)
     if (prompt?.reportedBy === worker) return prompt
   }
   return undefined

@@ -15,8 +15,8 @@ import type { Backend, BackendMember, BackendStatus } from '../engines/port/back
 import { createCannotCountError } from '../engines/port/count-tokens.ts'
 import type { EngineModel } from '../engines/port/engine-client.ts'
 import {
-  describePrompts,
-  describeTokenizer,
+  describePromptMismatch,
+  describeTokenizerMismatch,
   type ExpectedTokenizer,
   judgeTokenizer,
   TOKENIZER_TEXT,
@@ -318,7 +318,7 @@ function judgeTokenizers(
   const other = engines[verdicts.indexOf('other')]
   if (other !== undefined) {
     const models = other.models.map((id) => ({ id }))
-    const error = describeTokenizer('other', expected, { models, textIds: other.ids })
+    const error = describeTokenizerMismatch('other', expected, { models, textIds: other.ids })
     return { tokenizer: 'other', error: `${other.name}: ${error}` }
   }
   return { tokenizer: verdicts.find((verdict) => verdict === 'split') ?? verdicts[0] ?? 'unknown' }
@@ -333,7 +333,7 @@ function describeWarning(
 ): string | undefined {
   const engines = expected && textIds?.text === TOKENIZER_TEXT ? textIds.engines : []
   const prompts = engines.flatMap(({ name, chat_ids: chatIds = {} }) => {
-    const other = describePrompts(expected!, { chatIds })
+    const other = describePromptMismatch(expected!, { chatIds })
     return other === undefined ? [] : [`${name}: ${other}`]
   })
   return [warning, ...prompts].filter((text) => text !== undefined).join('; ') || undefined

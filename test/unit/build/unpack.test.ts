@@ -3,7 +3,7 @@ import { chmodSync, readdirSync, readFileSync, statSync, writeFileSync } from 'n
 import { dirname, join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import t, { type Test } from 'tap'
-import { type PackedFile, unpack, unpackMade } from '../../../src/base/unpack.ts'
+import { type PackedFile, unpack, unpackGenerated } from '../../../src/base/unpack.ts'
 
 /** A program that unpacks files into the test's directory. */
 function unpackInto(t: Test, temporary: string, files: readonly PackedFile[]): string {
@@ -108,16 +108,16 @@ t.test('files that are expensive to make are made once, and again if one of them
     times += 1
     return [file('b', 'second'), file('a', 'first')]
   }
-  const folder = unpackMade('key', make)
-  t.equal(unpackMade('key', make), folder)
+  const folder = unpackGenerated('key', make)
+  t.equal(unpackGenerated('key', make), folder)
   t.equal(times, 1)
-  t.not(unpackMade('other', make), folder)
+  t.not(unpackGenerated('other', make), folder)
   for (const damage of ['a', 'digest']) {
     writeFileSync(join(folder, damage), 'fi')
-    unpackMade('key', make)
+    unpackGenerated('key', make)
     t.equal(readFileSync(join(folder, 'a'), 'utf8'), 'first')
   }
   t.equal(times, 4)
   process.env.TMPDIR = '/nowhere'
-  t.throws(() => unpackMade('key', make), { code: 'start_failed', message: /set TMPDIR/ })
+  t.throws(() => unpackGenerated('key', make), { code: 'start_failed', message: /set TMPDIR/ })
 })

@@ -32,7 +32,7 @@ function toChoice(completion: Completion, index: number, responseOptions: Respon
   const { end, toolCalls } = completion
   const message = {
     role: 'assistant',
-    content: completion.content ?? (saysElse(completion) ? null : ''),
+    content: completion.content ?? (hasOtherOutput(completion) ? null : ''),
     refusal: completion.refusal,
     ...(responseOptions.reasoning &&
       completion.reasoning !== null &&
@@ -59,7 +59,7 @@ function buildReasoningFields(reasoning: string): object {
  * Returns whether a completion has output other than text: OpenAI then has null for the text, and agents read an empty
  * response as text.
  */
-function saysElse({ toolCalls, refusal, extra }: Completion): boolean {
+function hasOtherOutput({ toolCalls, refusal, extra }: Completion): boolean {
   return toolCalls.length > 0 || refusal !== null || 'function_call' in extra || 'audio' in extra
 }
 

@@ -18,7 +18,7 @@ export const LargeInteger = Type.Unsafe<number | RawNumber>(
   ),
 )
 
-/** The fields of a schema error that {@link describe} uses. */
+/** The fields of a schema error that {@link createValidationError} uses. */
 interface SchemaError {
   keyword: string
   instancePath: string
@@ -48,7 +48,10 @@ export function createChecker<S extends TSchema>(schema: S): (value: unknown, at
   const compiled = compileLazily(schema)
   return (value, at) => {
     if (compiled().Check(value)) return value as Static<S>
-    throw describe([...compiled().Errors(value)] as SchemaError[], at === undefined ? [] : at.split('.'))
+    throw createValidationError(
+      [...compiled().Errors(value)] as SchemaError[],
+      at === undefined ? [] : at.split('.'),
+    )
   }
 }
 
@@ -83,7 +86,7 @@ export function isObject(value: unknown): value is object {
  * Describes the best of several errors: a union fails with one for each of its members, and the one with the longest
  * path is of the member that the client meant.
  */
-function describe(errors: readonly SchemaError[], at: readonly string[]): ProxyError {
+function createValidationError(errors: readonly SchemaError[], at: readonly string[]): ProxyError {
   const named = errors.map((error) => ({ error, path: [...at, ...getErrorPath(error)] }))
   named.sort((a, b) => b.path.length - a.path.length)
   const best = named[0]

@@ -30,7 +30,7 @@ export function describeFile(mediaType?: string): ContentPart {
  */
 const ERROR_PREFIX = 'Error: '
 
-export function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {
+export function markAsError([first, ...rest]: readonly ContentPart[]): ContentPart[] {
   if (first?.type === 'text') return [{ type: 'text', text: ERROR_PREFIX + first.text }, ...rest]
   return [{ type: 'text', text: ERROR_PREFIX }, ...(first ? [first] : []), ...rest]
 }

@@ -33,7 +33,7 @@ interface FieldsOfDialect {
  * Selects the fields that go to the engine, or are only recorded; engines have additional fields, such as
  * `repetition_penalty`.
  */
-export function routeFields(
+export function selectFields(
   whom: 'engine' | 'record',
   request: Record<string, unknown>,
   { translated, foreign }: FieldsOfDialect,
@@ -47,7 +47,7 @@ export function routeFields(
 }
 
 /** Returns an object without some of its fields. */
-export function without(fields: object, names: ReadonlySet<string>): Record<string, unknown> {
+export function omitFields(fields: object, names: ReadonlySet<string>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name)))
 }
 

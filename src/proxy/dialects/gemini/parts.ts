@@ -4,7 +4,7 @@ import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { createChecker } from '../common/check.ts'
 import { toJsonText } from '../common/json-text.ts'
-import { asError, type ContentPart, describeFile } from '../common/messages.ts'
+import { type ContentPart, describeFile, markAsError } from '../common/messages.ts'
 import { seal, unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { convertMembers } from './names.ts'
@@ -119,7 +119,7 @@ export function parseFunctionResponse({ part, at }: PartWithPath): FunctionRespo
   const isError = error !== undefined && output === undefined
   const textParts: ContentPart[] = [{ type: 'text', text: toText(isError ? error : (output ?? response)) }]
   const shown = [...textParts, ...withPaths(parts, here).flatMap(toContentParts)]
-  return { id, name, parts: isError ? asError(shown) : shown }
+  return { id, name, parts: isError ? markAsError(shown) : shown }
 }
 
 function toText(value: unknown): string {

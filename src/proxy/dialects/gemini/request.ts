@@ -7,7 +7,7 @@ import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-read
 import { createListChecker } from '../common/check.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
-import { routeFields, toAnnotations, without } from '../common/other-fields.ts'
+import { omitFields, selectFields, toAnnotations } from '../common/other-fields.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { toJsonSchema } from './json-schema.ts'
 import { lowerContents, rejectPrefill } from './lower-contents.ts'
@@ -43,13 +43,13 @@ export function lowerGeminiRequest(
   const config = generationConfig ?? {}
   const { prompt, removed } = lowerPrompt(request, model, volatileRules, memo)
   const body = {
-    ...routeFields('engine', request, FIELDS),
+    ...selectFields('engine', request, FIELDS),
     ...prompt,
     ...toSamplingFields(config),
   } as ChatBody
-  const rest = without(config, SAMPLING)
+  const rest = omitFields(config, SAMPLING)
   const kept = {
-    ...routeFields('record', request, FIELDS),
+    ...selectFields('record', request, FIELDS),
     ...(Object.keys(rest).length > 0 && { generationConfig: rest }),
   }
   const dropped = listDroppedTools((request.tools ?? []) as Record<string, unknown>[])
@@ -82,7 +82,7 @@ export function lowerGeminiCount(
   const request = check(toCamelRequest(named, memo), memo) as GeminiRequest & Record<string, unknown>
   rejectServerFeatures(request)
   const { prompt } = lowerPrompt(request, model, volatileRules, memo)
-  const body = { ...routeFields('engine', request, FIELDS), ...prompt }
+  const body = { ...selectFields('engine', request, FIELDS), ...prompt }
   toJsonText(body)
   return body
 }
@@ -129,7 +129,7 @@ function lowerPrompt(
     ...(lowered.length > 0 && { tools: lowered }),
     ...(toolConfig?.functionCallingConfig && lowerToolChoice(toolConfig.functionCallingConfig, lowered)),
     ...buildReasoningFields(generationConfig?.thinkingConfig),
-    ...formatField(generationConfig ?? {}),
+    ...buildResponseFormat(generationConfig ?? {}),
   }
   return { prompt, removed }
 }
@@ -148,7 +148,7 @@ function buildReasoningFields(thinking: GenerationConfig['thinkingConfig']): Par
   }
 }
 
-function formatField({
+function buildResponseFormat({
   responseMimeType,
   responseSchema,
   responseJsonSchema,

@@ -7,7 +7,7 @@ import Type from 'typebox'
 import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { createChecker, toNullable } from '../common/check.ts'
-import { asError, type ContentPart, describeFile } from '../common/messages.ts'
+import { type ContentPart, describeFile, markAsError } from '../common/messages.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { describeTool } from './lower-tools.ts'
@@ -150,7 +150,7 @@ export function parseToolResult(
   const parts = withPaths(content ?? '', `${at}.content`).flatMap((placed) =>
     placed.block.type === 'tool_reference' ? [getReferencedTool(placed, found)] : toContentParts(placed),
   )
-  return { toolCallId, parts: isError === true ? asError(parts) : parts }
+  return { toolCallId, parts: isError === true ? markAsError(parts) : parts }
 }
 
 /** Returns the names of the tools that a result refers to; the result is validated later. */

@@ -87,7 +87,7 @@ function lowerGroup(_last: MessageParam, utterance: MessageGroup): ChatMessage[]
 function getBlocks({ messages }: MessageGroup): BlockWithPath[] {
   return messages.flatMap(({ message, index, isReminder }) => {
     const blocks = withPaths(message.content, `messages.${index}.content`)
-    return isReminder ? blocks.map(asReminder) : blocks
+    return isReminder ? blocks.map(toReminder) : blocks
   })
 }
 
@@ -123,7 +123,7 @@ function groupMessages(messages: readonly MessageParam[]): MessageGroup[] {
  * a system message there (Qwen3.5, Mistral, Gemma) or move it to the front (DeepSeek), where it would change a prompt
  * that was sampled from; so it becomes a user's text, in the tags that Claude Code itself uses for that.
  */
-function asReminder(placed: BlockWithPath): BlockWithPath {
+function toReminder(placed: BlockWithPath): BlockWithPath {
   const text = `<system-reminder>\n${parseText(placed)}\n</system-reminder>`
   return { block: { type: 'text', text } as BlockWithPath['block'], at: placed.at }
 }

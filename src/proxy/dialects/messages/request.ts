@@ -6,7 +6,7 @@ import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-read
 import { createListChecker, isObject } from '../common/check.ts'
 import type { DialectRequest, ResponseOptions } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
-import { routeFields, toAnnotations } from '../common/other-fields.ts'
+import { selectFields, toAnnotations } from '../common/other-fields.ts'
 import { createNoToolLeftError } from '../common/request-errors.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, rejectPrefill } from './lower-messages.ts'
@@ -32,12 +32,12 @@ export function lowerMessagesRequest(
   rejectPrefill(request.messages)
   const { prompt, removed } = lowerPrompt(request, volatileRules, memo)
   const body = {
-    ...routeFields('engine', request, FIELDS),
+    ...selectFields('engine', request, FIELDS),
     ...prompt,
     ...toSamplingFields(request),
   } as ChatBody
   const dropped = listDroppedTools(request.tools ?? [])
-  const annotations = toAnnotations(routeFields('record', request, FIELDS), removed, dropped)
+  const annotations = toAnnotations(selectFields('record', request, FIELDS), removed, dropped)
   return {
     kind: 'chat',
     body,
@@ -58,7 +58,7 @@ export function lowerCountTokensRequest(
   rejectServerFeatures(request)
   const { prompt } = lowerPrompt(request, volatileRules, memo)
   // Includes further fields that a template may read, such as `documents`.
-  const body = { ...routeFields('engine', request, FIELDS), ...prompt }
+  const body = { ...selectFields('engine', request, FIELDS), ...prompt }
   // The counter serializes it as JSON, or traverses it.
   toJsonText(body)
   return body
@@ -90,7 +90,7 @@ function lowerPrompt(
     ...(tools.length > 0 && { tools }),
     ...(toolChoice && buildChoiceFields(toolChoice, tools.length > 0 || !request.tools?.length)),
     ...buildReasoningFields(request),
-    ...formatField(request),
+    ...buildResponseFormat(request),
   }
   return { prompt, removed }
 }
@@ -126,7 +126,7 @@ function readTemplateKwargs(request: CountTokensRequest): object | undefined {
   return { enable_thinking: type === 'enabled', ...kwargs }
 }
 
-function formatField({ output_config, output_format }: CountTokensRequest): Partial<ChatBody> {
+function buildResponseFormat({ output_config, output_format }: CountTokensRequest): Partial<ChatBody> {
   const format = output_config?.format ?? output_format
   if (!format) return {}
   const schema = { name: 'output', schema: format.schema, strict: true }

@@ -2,7 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
 import { toNullable } from '../common/check.ts'
-import { without } from '../common/other-fields.ts'
+import { omitFields } from '../common/other-fields.ts'
 
 const Part = Type.Object({
   type: Type.String(),
@@ -33,7 +33,7 @@ export function lowerContent(content: Content, at: string): string | object[] {
 function lowerPart(part: Part, at: string): object {
   const { type, ...fields } = part
   if (type === 'input_text' || type === 'output_text' || type === 'text') {
-    return { type: 'text', ...without(fields, ECHOED_FIELDS), text: parseText(part, at) }
+    return { type: 'text', ...omitFields(fields, ECHOED_FIELDS), text: parseText(part, at) }
   }
   if (type === 'input_image') return lowerImage(part, at)
   if (type === 'input_file' && typeof part.file_data === 'string') {

@@ -8,7 +8,7 @@ import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createChecker, toNullable } from '../common/check.ts'
 import { toJsonText } from '../common/json-text.ts'
-import { without } from '../common/other-fields.ts'
+import { omitFields } from '../common/other-fields.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { Content, joinAssistantTexts, lowerContent } from './content.ts'
@@ -115,7 +115,7 @@ function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
   let turn: string | undefined
   for (const [index, item] of items.entries()) {
     const type = item.type ?? 'message'
-    const isPart = isPartOfAnswer(type, item)
+    const isPart = isPartOfCompletion(type, item)
     const named = findTurnOfItem(item)
     const isOther = named !== undefined && turn !== undefined && named !== turn
     // Two messages in a row are two completions: for instance an agent's own examples.
@@ -140,7 +140,7 @@ function findTurnOfItem({ id }: InputItem): string | undefined {
   return typeof id === 'string' ? ITEM_ID.exec(id)?.[1] : undefined
 }
 
-function isPartOfAnswer(type: string, { role }: InputItem): boolean {
+function isPartOfCompletion(type: string, { role }: InputItem): boolean {
   if (type === 'message') return role === 'assistant'
   return type === 'reasoning' || type === 'additional_tools' || type.endsWith('_call')
 }
@@ -194,7 +194,7 @@ class ItemConverter implements CanonicalItems {
       role: role === 'developer' ? 'system' : role,
       content: lowerContent(content, `${at}.content`),
     }
-    this.messages.push({ ...without(item, BOOKKEEPING), ...fields } as ChatMessage)
+    this.messages.push({ ...omitFields(item, BOOKKEEPING), ...fields } as ChatMessage)
   }
 
   /**

@@ -7,7 +7,7 @@ import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-read
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { buildSystemMessage } from '../common/messages.ts'
-import { without } from '../common/other-fields.ts'
+import { omitFields } from '../common/other-fields.ts'
 import { createNoToolLeftError } from '../common/request-errors.ts'
 import { type InputTools, lowerItems } from './items.ts'
 import {
@@ -67,7 +67,7 @@ export function lowerResponsesRequest(
   toJsonText([annotation, request.tools, request.tool_choice])
   const body = {
     // Fields that Chat Completions has as well, and unknown fields.
-    ...without(request, LOWERED_FIELDS),
+    ...omitFields(request, LOWERED_FIELDS),
     messages: all,
     ...buildToolFields(request, tools),
     ...buildSamplingFields(request),

@@ -163,8 +163,8 @@ export class Dispatcher {
   }
 
   /** Returns whether a member that is not in `requirements.avoid` could serve such a request, now or later. */
-  hasUntried(requirements: PlacementRequirements): boolean {
-    return this.#scheduler.hasUntried(requirements)
+  hasAlternative(requirements: PlacementRequirements): boolean {
+    return this.#scheduler.hasAlternative(requirements)
   }
 
   /** Returns for how long the member gets no requests because its last ones failed; 0: it is in rotation. */
@@ -199,7 +199,7 @@ export class Dispatcher {
   }
 
   /** Reverts {@link retireMember}. */
-  keepMember(memberId: string): void {
+  cancelRetirement(memberId: string): void {
     this.#retiring.delete(memberId)
     this.updateMember(memberId, { draining: false })
   }

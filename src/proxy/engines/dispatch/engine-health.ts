@@ -5,9 +5,9 @@ import { type ContextLogger, type Logger, withContext } from '../../../base/logg
 import { assertTransition, type Transitions } from '../../../base/transitions.ts'
 import type { EngineClient, EngineHealth, EngineModel, UnavailableReason } from '../port/engine-client.ts'
 import {
-  createTokenizerQuestion,
-  describePrompts,
-  describeTokenizer,
+  createTokenizerQuery,
+  describePromptMismatch,
+  describeTokenizerMismatch,
   type ExpectedTokenizer,
   judgeTokenizer,
   TOKENIZER_TEXT,
@@ -171,7 +171,7 @@ export class EngineHealthWatch {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
       const { client, tokenizer, reportsTextIds } = this.#options
       const question = tokenizer
-        ? createTokenizerQuestion(tokenizer)
+        ? createTokenizerQuery(tokenizer)
         : reportsTextIds
           ? { text: TOKENIZER_TEXT, chats: true }
           : undefined
@@ -242,10 +242,11 @@ export class EngineHealthWatch {
     if (expected === undefined) return undefined
     const verdict = judgeTokenizer(expected, health)
     this.tokenizer = verdict
-    const split = verdict === 'split' ? describeTokenizer(verdict, expected, health) : undefined
+    const split = verdict === 'split' ? describeTokenizerMismatch(verdict, expected, health) : undefined
     this.warning =
-      [split, describePrompts(expected, health)].filter((text) => text !== undefined).join('; ') || undefined
-    return verdict === 'other' ? describeTokenizer(verdict, expected, health) : undefined
+      [split, describePromptMismatch(expected, health)].filter((text) => text !== undefined).join('; ') ||
+      undefined
+    return verdict === 'other' ? describeTokenizerMismatch(verdict, expected, health) : undefined
   }
 
   /** Logs changes of the warnings. Requests cause them; the next check logs them. */

@@ -121,7 +121,7 @@ export class EnginePool {
     engine.logprobs?.forget()
     this.#options.efforts?.forget(name)
     dispatcher.updateMember(name, this.#limit(weight))
-    dispatcher.keepMember(name)
+    dispatcher.cancelRetirement(name)
   }
 
   /** Drains the engine and removes it when its running requests have ended, unless it is renewed before. */

@@ -8,7 +8,7 @@ import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/re
 import type { Dispatcher, Lease } from './dispatcher.ts'
 import { EffortNegotiation, type EffortRegistry, getRenderedBody } from './learned-efforts.ts'
 import { isEngineFault } from './outlier-detector.ts'
-import { getRequiredAbility } from './placement.ts'
+import { getRequiredCapability } from './placement.ts'
 import type { QueuedRequest } from './scheduler.ts'
 
 /**
@@ -69,7 +69,7 @@ export async function generateWithFailover(
   let attempts = 0
   let failures = 0
   for (let losses = 0; ; ) {
-    const needs = getRequiredAbility(request)
+    const needs = getRequiredCapability(request)
     const requirements = { model: body.model, mustServe, needs, minWeightVersion, avoid: failed }
     const leaseRequest = { requestId, sessionId, ...requirements }
     let lease = acquireLease(leaseRequest, policy, request, signal)
@@ -110,7 +110,7 @@ export async function generateWithFailover(
       const hasNext =
         verdict !== 'failed' ||
         (failures < MAX_FAILURES &&
-          policy.dispatcher.hasUntried({ ...requirements, avoid: [...failed, memberId] }))
+          policy.dispatcher.hasAlternative({ ...requirements, avoid: [...failed, memberId] }))
       if (begun || verdict === 'final' || losses === policy.maxLosses || !hasNext)
         throw begun ? thrown : (negotiation?.toAgentError(thrown) ?? thrown)
       if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, policy.countMembers())) throw thrown

@@ -59,7 +59,7 @@ export interface PlacementRequirements {
   readonly avoid?: readonly string[] | undefined
 }
 
-const CLEARLY_MORE_CALLS = 4
+const CLEARLY_MORE_REQUESTS = 4
 const CLEARLY_MORE_TIMES = 2
 const ROOMY_LOAD = 0.75
 
@@ -85,7 +85,7 @@ export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolea
   if (!hasRoom(home) && computeLoad(other) <= ROOMY_LOAD) return true
   return (
     computeLoad(home) >= CLEARLY_MORE_TIMES * computeLoad(other) &&
-    countRequests(home) - countRequests(other) >= CLEARLY_MORE_CALLS
+    countRequests(home) - countRequests(other) >= CLEARLY_MORE_REQUESTS
   )
 }
 
@@ -165,7 +165,7 @@ function serves(member: Member, { model, needs, mustServe }: PlacementRequiremen
 }
 
 /** Returns the capability that a request requires of its member. */
-export function getRequiredAbility(request: GenerationRequest): MemberCapability | undefined {
+export function getRequiredCapability(request: GenerationRequest): MemberCapability | undefined {
   if (request.kind === 'completion') return 'completion'
   if (request.images !== undefined) return 'images'
   return request.promptTokenIds ? 'token_ids' : undefined

@@ -140,7 +140,7 @@ export class Scheduler {
   }
 
   /** Returns whether a member that is not in `requirements.avoid` could serve such a request, now or later. */
-  hasUntried(requirements: PlacementRequirements): boolean {
+  hasAlternative(requirements: PlacementRequirements): boolean {
     return listCandidates(this.#members.values(), requirements).some(
       ({ id }) => !requirements.avoid?.includes(id),
     )

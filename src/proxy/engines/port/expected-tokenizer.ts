@@ -56,7 +56,7 @@ export interface ExpectedTokenizer {
   decode(ids: readonly number[]): string
 }
 
-export function createTokenizerQuestion({ ids }: Pick<ExpectedTokenizer, 'ids'>): TokenizerQuery {
+export function createTokenizerQuery({ ids }: Pick<ExpectedTokenizer, 'ids'>): TokenizerQuery {
   return { text: TOKENIZER_TEXT, ids, chats: true }
 }
 
@@ -83,7 +83,7 @@ export function judgeTokenizer(
 }
 
 /** Formats both names and the first difference. */
-export function describeTokenizer(
+export function describeTokenizerMismatch(
   verdict: 'split' | 'other',
   expected: ExpectedTokenizer,
   { models, textIds, idTexts = [] }: TokenizerReply & { models: readonly { id: string }[] },
@@ -103,7 +103,7 @@ export function describeTokenizer(
 }
 
 /** Describes a prompt that the engine's own chat route renders differently; undefined if none is known. */
-export function describePrompts(
+export function describePromptMismatch(
   { name, chatIds: ours = {} }: Pick<ExpectedTokenizer, 'name' | 'chatIds'>,
   { chatIds: theirs = {} }: TokenizerReply,
 ): string | undefined {

@@ -76,11 +76,11 @@ const BATCH_MESSAGES = 1_000
  * meanwhile, with equal results.
  */
 function* readMessages(last: Message | undefined): Generator<void> {
-  const added = getMessagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
+  const added = getMessagesBetween(undefined, last, (message) => keyed.get(message) !== undefined)
   const calls = new ToolCallPositions(added[0]?.parent)
   for (const [index, message] of added.entries()) {
     if (index % BATCH_MESSAGES === BATCH_MESSAGES - 1) yield
-    keyed.put(message, readMessage(message, calls))
+    keyed.attach(message, readMessage(message, calls))
     calls.add(message)
   }
 }
@@ -93,7 +93,7 @@ function explain(cause: unknown): unknown {
 
 /** Returns the key of a message, whose conversation must have been read. */
 export function getMessageKey(message: Message): MessageKey {
-  return keyed.of(message)!.key
+  return keyed.get(message)!.key
 }
 
 /** Returns a digest that is equal for equal tools in the same order, since templates render their order. */
@@ -151,5 +151,5 @@ function listToolCallPositions(message: Message): Map<string | undefined, number
 }
 
 function countToolCallsUpTo(message: Message | undefined): number {
-  return message === undefined ? 0 : keyed.of(message)!.callCount
+  return message === undefined ? 0 : keyed.get(message)!.callCount
 }

@@ -183,7 +183,7 @@ export class PrefixIndex<Turn> {
   /** Returns the last stored path of the request's conversation, or the root. */
   #findPassage({ toolsKey, last }: ConversationKeys): ParentCandidate<Turn> {
     for (let message = last; message !== undefined; message = message.parent) {
-      const way = ways.of(message)
+      const way = ways.get(message)
       if (way?.index !== this || way.toolsKey !== toolsKey || way.forkCount !== this.#forkCount) continue
       return { message, paths: [{ node: way.node as Node<Turn>, likeness: 0 }] }
     }
@@ -224,7 +224,7 @@ export class PrefixIndex<Turn> {
   /** Stores the only path to a message, for later requests of the conversation. */
   #remember({ message, paths: [path] }: ParentCandidate<Turn>, toolsKey: string): void {
     if (message === undefined || path === undefined) return
-    ways.put(message, { index: this, toolsKey, forkCount: this.#forkCount, node: path.node })
+    ways.attach(message, { index: this, toolsKey, forkCount: this.#forkCount, node: path.node })
   }
 
   #getRoot(toolsKey: string): Node<Turn> {

@@ -132,8 +132,8 @@ const searched = new SideTable<Message, true>()
 
 /** Returns the tool-call ids in new messages that a proxy generated, but for no turn that is cached. */
 export function findUnknownIds(last: Message | undefined, ids: ToolCallIds): string[] {
-  const added = getMessagesBetween(undefined, last, (message) => searched.of(message) === true)
-  for (const message of added) searched.put(message, true)
+  const added = getMessagesBetween(undefined, last, (message) => searched.get(message) === true)
+  for (const message of added) searched.attach(message, true)
   return added.flatMap(({ value }) => listToolCallIds(value)).filter((id) => ids.isStray(id))
 }
 

@@ -44,16 +44,16 @@ export function restoreSampled(
 }
 
 function restoreMessage(message: Message, turn: SessionTurn | undefined, ids: ToolCallIds): Message {
-  const cached = replacements.of(message)
+  const cached = replacements.get(message)
   if (cached !== undefined && cached.turn === turn) return cached.message
   const value =
     turn?.completionMessage === undefined
       ? withOriginalIds(message.value, ids)
       : getSampled(message, turn.completionMessage, ids)
-  if (value === undefined) return replacements.put(message, { turn, message }).message
+  if (value === undefined) return replacements.attach(message, { turn, message }).message
   const json = JSON.stringify(value)
   ids.addBytes(2 * json.length)
-  return replacements.put(message, { turn, message: new Message(message.parent, json, value) }).message
+  return replacements.attach(message, { turn, message: new Message(message.parent, json, value) }).message
 }
 
 /**

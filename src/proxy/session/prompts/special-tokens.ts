@@ -52,7 +52,8 @@ export class SpecialTokenFinder {
     return getMessagesBetween(undefined, last, ({ depth }) => depth <= from)
       .flatMap((message) => {
         const { role } = message.value
-        const counts = countsByMessage.of(message) ?? countsByMessage.put(message, this.#count(message.value))
+        const counts =
+          countsByMessage.get(message) ?? countsByMessage.attach(message, this.#count(message.value))
         return [...counts].map(([token, count]) => ({ message: message.depth - 1, role, token, count }))
       })
       .slice(0, MAX_LISTED)

@@ -55,14 +55,14 @@ export function rejectTooLong(
 function countMessageChars(last: Message): number {
   const added: Message[] = []
   let current: Message | undefined = last
-  while (current !== undefined && charsUpTo.of(current) === undefined) {
+  while (current !== undefined && charsUpTo.get(current) === undefined) {
     added.push(current)
     current = current.parent
   }
-  let chars = current === undefined ? 0 : charsUpTo.of(current)!
+  let chars = current === undefined ? 0 : charsUpTo.get(current)!
   for (const message of added.reverse()) {
     chars += countChars(message.value)
-    charsUpTo.put(message, chars)
+    charsUpTo.attach(message, chars)
   }
   return chars
 }

@@ -72,7 +72,7 @@ export class TurnSender {
         tools: tools === null ? null : (records.tools.get(tools) ?? tools),
       },
       recorded(known) {
-        if (last !== undefined) onRecord.put(last, { records, messages: known.messages })
+        if (last !== undefined) onRecord.attach(last, { records, messages: known.messages })
         if (tools !== null && known.tools !== null) records.tools.set(tools, known.tools)
         if (chunks.length > 1) records.prompt = { pieces: chunks.slice(0, -1), recorded: known.prompt }
       },
@@ -86,7 +86,7 @@ export class TurnSender {
     return {
       sent: { ...rest, prompt: ids.length === 0 ? null : newIds(ids, records) },
       recorded: (turn) => {
-        turnOnRecord.put(ids, { records, turn })
+        turnOnRecord.attach(ids, { records, turn })
       },
     }
   }
@@ -109,7 +109,7 @@ export class TurnSender {
 
 function newMessages(last: Message | undefined, records: SessionRowIds): TextListMessage {
   const getBase = (message: Message) => {
-    const known = onRecord.of(message)
+    const known = onRecord.get(message)
     return known?.records === records ? known.messages : undefined
   }
   const added = getMessagesBetween(undefined, last, (message) => getBase(message) !== undefined)
@@ -121,7 +121,7 @@ function newMessages(last: Message | undefined, records: SessionRowIds): TextLis
 function newIds(ids: PromptIds, records: SessionRowIds): PromptReference {
   let { shared } = ids
   for (let { base } = ids; base !== undefined && shared >= MIN_SHARED_TOKENS; ) {
-    const known = turnOnRecord.of(base)
+    const known = turnOnRecord.get(base)
     if (known?.records === records) return { base: known.turn, shared, rest: ids.slice(shared, ids.length) }
     shared = Math.min(shared, base.shared)
     base = base.base

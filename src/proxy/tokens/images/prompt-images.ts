@@ -43,8 +43,8 @@ export function toTemplateMessages(
 ): TemplateMessage[] {
   return messages.map(
     (message) =>
-      shown.of(message) ??
-      shown.put(message, toTemplateMessage(message.value, rule, message.depth - 1, message.json)),
+      shown.get(message) ??
+      shown.attach(message, toTemplateMessage(message.value, rule, message.depth - 1, message.json)),
   )
 }
 
@@ -59,7 +59,7 @@ const inWords = new SideTable<Message, Message>()
  */
 export function replaceToolImages(messages: readonly Message[]): readonly Message[] {
   return messages.map(
-    (message) => inWords.of(message) ?? inWords.put(message, describeMessageImages(message)),
+    (message) => inWords.get(message) ?? inWords.attach(message, describeMessageImages(message)),
   )
 }
 

@@ -35,7 +35,7 @@ export class WordFinder {
   /** @param known the message in its session's conversation */
   isIn(message: ChatMessage, known?: Message): boolean {
     if (known === undefined) return this.#isContainedIn(message)
-    return saysWord.of(known) ?? saysWord.put(known, this.#isContainedIn(message))
+    return saysWord.get(known) ?? saysWord.attach(known, this.#isContainedIn(message))
   }
 
   #isContainedIn(message: ChatMessage): boolean {

@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
-import { unpackMade } from '../../../base/unpack.ts'
+import { unpackGenerated } from '../../../base/unpack.ts'
 import { type BytePairTokenizer, createTokenizerJson } from './byte-pair-tokenizer.ts'
 import type { TextEncoder } from './encoder.ts'
 import { readModelJson } from './model-file.ts'
@@ -47,7 +47,7 @@ export function openTokenizerDirectory(directory: string): string {
   const file = TOKENIZER_FILES.find((name) => statSync(join(directory, name), { throwIfNoEntry: false }))
   const format = FORMATS.find((candidate) => candidate.file === file)
   if (format === undefined) return directory
-  return unpackMade(digestSources(directory, format.file), () => convert(directory, format))
+  return unpackGenerated(digestSources(directory, format.file), () => convert(directory, format))
 }
 
 /** Returns a digest of all files from which a tokenizer is made. */

@@ -31,7 +31,7 @@ export class CapabilityNegotiation {
   readonly #capabilities = new Map<string, Capability>()
 
   /** Returns the plan of a request. @param levels levels, from full to plain */
-  planFor(key: string, levels: readonly RequestLevel[]): RequestPlan {
+  createPlan(key: string, levels: readonly RequestLevel[]): RequestPlan {
     const capability = this.#capabilities.get(key)
     if (capability === undefined || capability.rejections < CONFIRMATIONS) {
       return { levels, rejections: capability?.rejections ?? 0 }
@@ -71,7 +71,7 @@ export class CapabilityNegotiation {
   }
 
   /** The data that turns lack at the current levels; undefined if none. */
-  get shortage(): string | undefined {
+  get warning(): string | undefined {
     const lesser = [...this.#capabilities.values()].filter(({ rejections }) => rejections >= CONFIRMATIONS)
     const levels = lesser.map(({ level }) => level)
     if (levels.includes('plain'))

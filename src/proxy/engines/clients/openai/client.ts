@@ -40,6 +40,8 @@ class OpenaiClient extends ServerClient implements EngineClient {
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
-    return await this.#routes.watch(async () => ({ models: await getModels(this.connection, signal) }))
+    return await this.#routes.runHealthCheck(async () => ({
+      models: await getModels(this.connection, signal),
+    }))
   }
 }

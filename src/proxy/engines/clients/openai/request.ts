@@ -3,14 +3,14 @@ import { getRequestedAlternatives, isMaskBounded, wantsLogprobs, withoutEmptyToo
 
 /**
  * The level of a request to an engine of unknown kind, from full to plain: `ids` adds the fields of vLLM, SGLang and
- * similar engines, `ids_whole` forgoes streaming for them, as SGLang's chat requires, `logprobs` adds fields of
+ * similar engines, `ids_complete` forgoes streaming for them, as SGLang's chat requires, `logprobs` adds fields of
  * OpenAI's API only, `plain` sends the agent's body.
  */
-export type RequestLevel = 'ids' | 'ids_whole' | 'logprobs' | 'plain'
+export type RequestLevel = 'ids' | 'ids_complete' | 'logprobs' | 'plain'
 
 /** Returns the levels to try in order until one is accepted. */
 export function getRequestLevels({ stream }: GenerationRequest): RequestLevel[] {
-  return stream ? ['ids', 'ids_whole', 'logprobs', 'plain'] : ['ids', 'logprobs', 'plain']
+  return stream ? ['ids', 'ids_complete', 'logprobs', 'plain'] : ['ids', 'logprobs', 'plain']
 }
 
 /**
@@ -21,7 +21,7 @@ export function buildDetailsBody(request: GenerationRequest): Record<string, unk
   const { record = {}, body } = request
   const top = record.topLogprobs === undefined ? undefined : getRequestedAlternatives(request)
   return {
-    ...buildOpenaiBody(request, 'ids_whole'),
+    ...buildOpenaiBody(request, 'ids_complete'),
     ...(top !== undefined && (request.kind === 'chat' ? { top_logprobs: top } : { logprobs: top })),
     ...(top !== undefined &&
       (request.kind === 'chat' || !wantsLogprobs(request)) && { return_tokens_as_token_ids: true }),
@@ -38,8 +38,8 @@ export function buildDetailsBody(request: GenerationRequest): Record<string, unk
  */
 export function buildOpenaiBody(request: GenerationRequest, level: RequestLevel): Record<string, unknown> {
   const { body } = request
-  const stream = request.stream && level !== 'ids_whole'
-  const wantsIds = level === 'ids' || level === 'ids_whole'
+  const stream = request.stream && level !== 'ids_complete'
+  const wantsIds = level === 'ids' || level === 'ids_complete'
   const agentOptions = (body.stream_options ?? undefined) as object | undefined
   const streamOptions = level === 'plain' ? agentOptions : { ...agentOptions, include_usage: true }
   return {

@@ -69,11 +69,11 @@ export class OpenaiRoutes {
 
   /** The reason why turns of this server are inexact. */
   get warning(): string | undefined {
-    return this.#negotiation.shortage ?? this.#connection.promptReports.warning
+    return this.#negotiation.warning ?? this.#connection.promptReports.warning
   }
 
   /** Makes a health check. After a failed one, discards what was learned before. @throws as `check` */
-  async watch<T>(check: () => Promise<T>): Promise<T> {
+  async runHealthCheck<T>(check: () => Promise<T>): Promise<T> {
     try {
       const health = await check()
       if (this.#wasUnreachable) this.#negotiation.forget()
@@ -91,7 +91,7 @@ export class OpenaiRoutes {
    */
   async #send(request: GenerationRequest, signal: AbortSignal): Promise<RouteResponse> {
     const key = JSON.stringify([request.kind, request.body.model, request.stream])
-    const plan = this.#negotiation.planFor(key, getRequestLevels(request))
+    const plan = this.#negotiation.createPlan(key, getRequestLevels(request))
     let rejection: unknown
     for (const level of plan.levels) {
       try {

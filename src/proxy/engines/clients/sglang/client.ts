@@ -8,7 +8,7 @@ import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
 import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
 import type { ConnectionOptions } from '../wire/connection.ts'
-import { readWith } from '../wire/generation.ts'
+import { readResponse } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import { RemoteTokenizer } from '../wire/remote-tokenizer.ts'
 import {
@@ -25,7 +25,7 @@ import { findWeightVersion } from '../wire/weight-version.ts'
 import { buildSglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
 import { buildGenerateBody, buildImageBody } from './request.ts'
-import { buildSglangScoreBody, readSglangScores, SGLANG_READING } from './score.ts'
+import { buildSglangScoreBody, readSglangScores, SGLANG_DETOKENIZE } from './score.ts'
 import { SglangSessions } from './sessions.ts'
 
 /** The version that `npm run test:sglang` runs. */
@@ -67,7 +67,7 @@ class SglangClient extends ServerClient implements EngineClient {
   constructor(options: ConnectionOptions) {
     super(options)
     this.#openai = new OpenaiRoutes(this.connection)
-    this.#tokenizer = new RemoteTokenizer(this.connection, SGLANG_READING)
+    this.#tokenizer = new RemoteTokenizer(this.connection, SGLANG_DETOKENIZE)
     this.#version = new ServerVersion(this.connection, ['/server_info', '/get_server_info'])
     this.#sessions = new SglangSessions(this.connection)
     this.#toolCallConstraints = new ToolCallConstraints(this.#version, {
@@ -127,7 +127,7 @@ class SglangClient extends ServerClient implements EngineClient {
       expertsStart: request.expertsStart,
       redact: this.connection.endpoint.redact,
     })
-    await readWith(reader, this.connection, response, sink)
+    await readResponse(reader, this.connection, response, sink)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
@@ -141,7 +141,7 @@ class SglangClient extends ServerClient implements EngineClient {
   }
 
   checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
-    return this.#openai.watch(() =>
+    return this.#openai.runHealthCheck(() =>
       this.#checkHealth(signal, question).catch((thrown) => {
         // A server that only does not respond was not replaced: what it reported still holds.
         if (signal.aborted) throw thrown

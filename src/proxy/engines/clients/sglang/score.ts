@@ -6,7 +6,7 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
 import type { DetokenizeRequest } from '../wire/remote-tokenizer.ts'
-import { createNotScoredError, joinScoredIds, readAsPrompt, readLogprob } from '../wire/score.ts'
+import { createNotScoredError, createTextQuery, joinScoredIds, readLogprob } from '../wire/score.ts'
 
 /** Returns the body. @param withTexts whether the text of each token is requested too */
 export function buildSglangScoreBody(request: ScoreRequest, withTexts = false): string {
@@ -65,9 +65,9 @@ function parseTopLogprobs(entries: unknown): (readonly [logprob: number, id: num
   })
 }
 
-export const SGLANG_READING: DetokenizeRequest = {
+export const SGLANG_DETOKENIZE: DetokenizeRequest = {
   path: '/generate',
-  buildBody: (ids) => buildSglangScoreBody(readAsPrompt(ids), true),
+  buildBody: (ids) => buildSglangScoreBody(createTextQuery(ids), true),
   readTexts(body, ids) {
     const meta = isRecord(body) ? body.meta_info : undefined
     const entries = isRecord(meta) ? meta.input_token_logprobs : undefined

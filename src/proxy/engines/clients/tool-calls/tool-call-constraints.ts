@@ -4,7 +4,7 @@
  */
 import type { TokenRequest } from '../wire/request.ts'
 import type { ServerVersion } from '../wire/server-version.ts'
-import { getToolCallRequest, wantsMore } from './tool-call-request.ts'
+import { getToolCallRequest, needsConstraint } from './tool-call-request.ts'
 
 export interface ToolCallConstraintsOptions {
   /** The first version that supports it. */
@@ -44,7 +44,7 @@ export class ToolCallConstraints {
     if (isNew && (allows?.(await this.#version.getFields(signal)) ?? true))
       return { ...request, body: { ...request.body, ...fields } }
     const calls = getToolCallRequest(request)
-    if (calls && wantsMore(calls)) this.warning = this.#words
+    if (calls && needsConstraint(calls)) this.warning = this.#words
     return request
   }
 

@@ -41,7 +41,7 @@ export function getToolCallRequest({ body, callFormat: format }: TokenRequest): 
 }
 
 /** Returns whether the request requires more than that tool calls are possible. */
-export function wantsMore({ tools, choice, onlyOne }: ToolCallRequest): boolean {
+export function needsConstraint({ tools, choice, onlyOne }: ToolCallRequest): boolean {
   return choice !== 'auto' || onlyOne || tools.some(({ strict }) => strict === true)
 }
 

@@ -28,7 +28,7 @@ import { buildVllmCallTag, TAGS_SINCE } from './call-tags.ts'
 import {
   buildVllmIdsBody,
   buildVllmImagesBody,
-  findDetailsReason,
+  findIdsRouteReason,
   IDS_ROUTE,
   type IdsRequestOptions,
   type IdsRouteFeatures,
@@ -40,7 +40,7 @@ import {
 } from './ids-route.ts'
 import { PromptChecks } from './prompt-checks.ts'
 import { buildVllmBody, buildVllmTokenBody, buildVllmTokenizeBody } from './request.ts'
-import { buildVllmScoreBody, readVllmScores, VLLM_READING } from './score.ts'
+import { buildVllmScoreBody, readVllmScores, VLLM_DETOKENIZE } from './score.ts'
 import { TokenTextCache } from './token-text-cache.ts'
 
 const NO_ROUTE = {
@@ -91,7 +91,7 @@ class VllmClient extends ServerClient implements EngineClient {
   constructor(options: ConnectionOptions) {
     super(options)
     this.#contextLength = new ContextLength(this.connection)
-    this.#tokenizer = new RemoteTokenizer(this.connection, VLLM_READING)
+    this.#tokenizer = new RemoteTokenizer(this.connection, VLLM_DETOKENIZE)
     this.#version = new ServerVersion(this.connection, ['/version'])
     this.#toolCallConstraints = new ToolCallConstraints(this.#version, { since: TAGS_SINCE })
   }
@@ -110,7 +110,7 @@ class VllmClient extends ServerClient implements EngineClient {
       buildVllmCallTag(agentRequest),
       signal,
     )
-    const details = findDetailsReason(request, await this.#idsRoute(request, signal))
+    const details = findIdsRouteReason(request, await this.#idsRoute(request, signal))
     const byIds = details && (await this.#sendByIds(request, signal))
     if (byIds !== undefined) {
       if (details !== 'masks') return await readCompletion(this.connection, request, byIds, sink)

@@ -82,7 +82,7 @@ export interface IdsRouteFeatures {
  * uses only fields that the route supports. The route supports no constraints on the output, and reports no texts of
  * tokens.
  */
-export function findDetailsReason(
+export function findIdsRouteReason(
   request: TokenRequest,
   route: IdsRouteFeatures,
 ): 'masks' | 'versions' | undefined {

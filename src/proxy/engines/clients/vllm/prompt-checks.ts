@@ -1,6 +1,6 @@
 /**
  * Verifies that vLLM samples after the ids that it was sent. Its sources say that it does, so only a share of the
- * prompts is compared: that of the first request to a new or restarted server, and then one in {@link PROMPTS_A_CHECK};
+ * prompts is compared: that of the first request to a new or restarted server, and then one in {@link PROMPTS_PER_CHECK};
  * after a difference, all. The token counts are compared for each request.
  */
 import { ProxyError } from '../../../../base/errors.ts'
@@ -8,7 +8,7 @@ import type { EventSink, GenerationEvent } from '../../../../protocol/canonical/
 import type { TokenRequest } from '../wire/request.ts'
 
 /** One in this many prompts is compared. */
-const PROMPTS_A_CHECK = 32
+const PROMPTS_PER_CHECK = 32
 
 export class PromptChecks {
   #calls = 0
@@ -16,7 +16,7 @@ export class PromptChecks {
 
   /** Returns whether the next request should ask the server to repeat its prompt. */
   startRequest(): boolean {
-    const isNext = this.#isDoubted || this.#calls % PROMPTS_A_CHECK === 0
+    const isNext = this.#isDoubted || this.#calls % PROMPTS_PER_CHECK === 0
     this.#calls += 1
     return isNext
   }

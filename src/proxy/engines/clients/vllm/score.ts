@@ -6,7 +6,7 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
 import type { DetokenizeRequest } from '../wire/remote-tokenizer.ts'
-import { createNotScoredError, joinScoredIds, readAsPrompt, readLogprob } from '../wire/score.ts'
+import { createNotScoredError, createTextQuery, joinScoredIds, readLogprob } from '../wire/score.ts'
 
 export function buildVllmScoreBody(request: ScoreRequest): string {
   const { model, alternatives } = request
@@ -81,9 +81,9 @@ function readEntryLogprob(entry: unknown): number | undefined {
 }
 
 /** Reads `decoded_token` of `prompt_logprobs`; the first token has none. */
-export const VLLM_READING: DetokenizeRequest = {
+export const VLLM_DETOKENIZE: DetokenizeRequest = {
   path: '/v1/completions',
-  buildBody: (ids, model) => buildVllmScoreBody({ ...readAsPrompt(ids), model }),
+  buildBody: (ids, model) => buildVllmScoreBody({ ...createTextQuery(ids), model }),
   readTexts(body, ids) {
     const choice = isRecord(body) && Array.isArray(body.choices) ? body.choices[0] : undefined
     const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined

@@ -30,7 +30,7 @@ export function addMessage(
     const entries = message.tool_calls.filter(isRecord)
     // In a complete message each entry is a tool call, though a model that generates ids may repeat one.
     delta.toolCalls = entries.map((entry, index) => {
-      const read = toToolCallPiece(entry)
+      const read = toToolCallChunk(entry)
       return streamed ? toolCalls.assign(read) : { ...read, index }
     })
   }
@@ -62,7 +62,7 @@ function toParts(content: unknown): MessageParts {
 }
 
 /** Converts an entry. Some engines omit the index, and omit fields that a chunk lacks or set them to null. */
-function toToolCallPiece(entry: Record<string, unknown>): ToolCallChunk {
+function toToolCallChunk(entry: Record<string, unknown>): ToolCallChunk {
   const { index, function: called } = entry
   const { name, arguments: args } = isRecord(called) ? called : {}
   const id = readText(entry.id)

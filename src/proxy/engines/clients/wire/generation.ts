@@ -34,7 +34,12 @@ export function readCompletion(
     readPrompt: lists && ((bytes, start, end) => lists.read(bytes, start, end)),
     redact: connection.endpoint.redact,
   })
-  return readWith(reader, connection, response, sent === undefined ? watchPromptIds(sink, connection) : sink)
+  return readResponse(
+    reader,
+    connection,
+    response,
+    sent === undefined ? watchPromptIds(sink, connection) : sink,
+  )
 }
 
 /** Counts whether completions report the ids of their prompt. */
@@ -63,7 +68,7 @@ export interface JsonReader {
 }
 
 /** Wraps a reader: its exceptions are failures of the engine, since a response may contain any value at any depth. */
-function guard(reader: JsonReader, engine: string): JsonReader {
+function wrapReader(reader: JsonReader, engine: string): JsonReader {
   return {
     read(json, events, isComplete) {
       try {
@@ -82,13 +87,13 @@ function guard(reader: JsonReader, engine: string): JsonReader {
  * Pushes the events of a JSON response, complete or as server-sent events until `[DONE]`, to `sink`.
  * @throws as EngineClient.generate
  */
-export async function readWith(
+export async function readResponse(
   unguarded: JsonReader,
   connection: EngineConnection,
   response: EngineResponse,
   sink: EventSink,
 ): Promise<void> {
-  const reader = guard(unguarded, connection.name)
+  const reader = wrapReader(unguarded, connection.name)
   const contentType = response.headers['content-type']?.toString() ?? ''
   if (contentType.includes('text/event-stream')) {
     const stream = new EventStreamReader(connection, reader, sink)

@@ -26,6 +26,6 @@ function getScratchBuffer(length: number): Buffer {
 }
 
 /** Returns the same bytes with unlimited validity. */
-export function keep(bytes: Buffer): Buffer {
+export function copyIfShared(bytes: Buffer): Buffer {
   return bytes.buffer === scratch.buffer ? Buffer.from(bytes) : bytes
 }

@@ -3,10 +3,10 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { ScoreRequest } from '../../port/score.ts'
 
 /** vLLM's substitute for minus infinity, which JSON lacks. */
-const NEVER = -9_999
+const MINUS_INFINITY = -9_999
 
 /** Creates a request that scores ids only for their texts. */
-export function readAsPrompt(ids: readonly number[]): ScoreRequest {
+export function createTextQuery(ids: readonly number[]): ScoreRequest {
   return { promptTokenIds: new Int32Array(), completionTokenIds: Int32Array.from(ids), alternatives: 0 }
 }
 
@@ -16,8 +16,8 @@ export function joinScoredIds({ promptTokenIds, completionTokenIds }: ScoreReque
 
 /** Parses a logprob. @param value null if the engine had minus infinity */
 export function readLogprob(value: unknown): number | undefined {
-  if (value === null) return NEVER
-  return typeof value === 'number' && Number.isFinite(value) ? Math.max(value, NEVER) : undefined
+  if (value === null) return MINUS_INFINITY
+  return typeof value === 'number' && Number.isFinite(value) ? Math.max(value, MINUS_INFINITY) : undefined
 }
 
 export function createNotScoredError(engine: string, reason: string): ProxyError {

@@ -8,7 +8,7 @@
  * decoded, and long lines are returned as bytes: an engine's first event contains all ids of the prompt.
  */
 import { createResponseTooLargeError } from './failures.ts'
-import { joinChunks, keep } from './join-chunks.ts'
+import { copyIfShared, joinChunks } from './join-chunks.ts'
 
 const LF = 0x0a
 const CR = 0x0d
@@ -68,7 +68,7 @@ export class SseParser {
       this.#chunks.push(bytes.subarray(index))
       this.#chunkBytes += bytes.length - index
     }
-    if (typeof this.#data === 'object') this.#data = keep(this.#data)
+    if (typeof this.#data === 'object') this.#data = copyIfShared(this.#data)
     const bufferedBytes = this.#chunkBytes + (this.#data?.length ?? 0)
     if (bufferedBytes > this.#maxBytes) throw createResponseTooLargeError(this.#engine, this.#maxBytes)
     return events

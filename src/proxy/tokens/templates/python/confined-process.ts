@@ -9,7 +9,7 @@ import { EventEmitter } from 'node:events'
 import { join, resolve } from 'node:path'
 import { isSea } from 'node:sea'
 import { fileURLToPath } from 'node:url'
-import { CONFINED_COMMAND, getInsideKey } from '../../../../base/assets.ts'
+import { CONFINED_COMMAND, getEmbeddedKey } from '../../../../base/assets.ts'
 import { ProxyError } from '../../../../base/errors.ts'
 import { getPyodideFolder } from './boot.ts'
 import type { PythonHost } from './python-thread.ts'
@@ -31,7 +31,7 @@ export function startConfinedProcess(code: URL, workerData: object): PythonHost 
   const stdio = ['ignore', 'ignore', 'ignore', 'ipc'] as const
   // The standalone executable takes Node's options from the environment only.
   const child = isSea()
-    ? spawn(process.execPath, [CONFINED_COMMAND, getInsideKey(code)], {
+    ? spawn(process.execPath, [CONFINED_COMMAND, getEmbeddedKey(code)], {
         env: { NODE_OPTIONS: flags.map(quote).join(' ') },
         stdio: [...stdio],
       })

@@ -49,11 +49,11 @@ export function readSamplingMask(rows: unknown, logprobs?: unknown): TokenTable 
     counts.push(row.length)
     for (const id of row) ids.push(id)
   }
-  const values = Array.isArray(logprobs) ? createRaggedError(logprobs, counts) : undefined
+  const values = Array.isArray(logprobs) ? flattenLogprobs(logprobs, counts) : undefined
   return { counts, ids, ...(values && { logprobs: values }) }
 }
 
-function createRaggedError(rows: readonly unknown[], counts: readonly number[]): number[] | undefined {
+function flattenLogprobs(rows: readonly unknown[], counts: readonly number[]): number[] | undefined {
   const isOfCounts = rows.every((row, index) => Array.isArray(row) && row.length === counts[index])
   return rows.length === counts.length && isOfCounts ? rows.flat().map(toNumber) : undefined
 }
