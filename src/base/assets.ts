@@ -1,7 +1,8 @@
 /**
- * The files of the program: next to the code in a checkout, embedded in the standalone executable. Code refers to them
- * relative to itself, as `new URL(…, import.meta.url)`; the build embeds each such file and rewrites the URL to begin
- * with {@link EMBEDDED_ROOT}. It does the same with a library's file that is referred to as `import.meta.resolve(…)`.
+ * Access to the program's files, which are next to the code in a checkout and embedded in the standalone executable.
+ * Code refers to them as `new URL(…, import.meta.url)`; the build embeds each such file and replaces the URL by one
+ * that begins with {@link EMBEDDED_ROOT}. It does the same with a library's file that code refers to as
+ * `import.meta.resolve(…)`.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { createRequire, getCompileCacheDir } from 'node:module'
@@ -13,13 +14,16 @@ import { Worker, type WorkerOptions } from 'node:worker_threads'
 import { ProxyError } from './errors.ts'
 import { type PackedFile, unpack } from './unpack.ts'
 
-/** The prefix that stands for the root of the checkout; the key of the asset follows. */
+/** The URL prefix of embedded files. The key of the asset follows it. */
 export const EMBEDDED_ROOT = 'llm-proxy:///'
 
-/** The command of the standalone executable that runs a file of code by its key, in a separate process. */
+/**
+ * The command by which a separate process of the standalone executable runs an embedded code file; its argument is the
+ * key.
+ */
 export const CONFINED_COMMAND = 'run-confined-code'
 
-/** Runs a file of code of the standalone executable in this process. @param key see {@link getEmbeddedKey} */
+/** Runs an embedded code file in this process. @param key see {@link getEmbeddedKey} */
 export function runEmbeddedCode(key: string): void {
   const code = compileFunction(getAsset(key, 'utf8'), ['require', 'module'], {
     filename: key,
@@ -28,12 +32,12 @@ export function runEmbeddedCode(key: string): void {
   code(createRequire(process.execPath), { exports: {} })
 }
 
-/** Returns the key of a file of code in the standalone executable. */
+/** Returns the asset key of an embedded code file. */
 export function getEmbeddedKey(code: URL): string {
   return getAssetKey(code)
 }
 
-/** Starts a thread that runs a file of code. */
+/** Starts a thread that runs a code file. */
 export function startThread(code: URL, options: WorkerOptions): Worker {
   if (!isEmbedded(code)) return new Worker(code, { ...options, env: getThreadEnvironment() })
   return new Worker(getAsset(getAssetKey(code), 'utf8'), { ...options, eval: true })
@@ -49,7 +53,7 @@ function getThreadEnvironment(): NodeJS.ProcessEnv {
 
 /**
  * Returns the path of a folder, for code that reads its files by path.
- * @throws ProxyError `start_failed` if it must be unpacked and cannot be
+ * @throws ProxyError `start_failed` if an embedded folder cannot be unpacked
  */
 export function getFolderPath(folder: URL): string {
   if (!isEmbedded(folder)) return fileURLToPath(folder)
@@ -64,7 +68,7 @@ export function readAsset(file: URL): Uint8Array {
 
 /**
  * Returns the path of the folder that contains these files, for code that reads them by path.
- * @throws ProxyError `start_failed` if they must be unpacked and cannot be
+ * @throws ProxyError `start_failed` if embedded files cannot be unpacked
  */
 export function getFilesPath(files: readonly [URL, ...URL[]]): string {
   if (!isEmbedded(files[0])) return dirname(fileURLToPath(files[0]))
@@ -72,9 +76,9 @@ export function getFilesPath(files: readonly [URL, ...URL[]]): string {
 }
 
 /**
- * Loads a native module in the standalone executable; the build inserts the call where a library requires a `.node`
- * file. All threads load the same file: two copies of SQLite in a process would release each other's file locks
- * (https://www.sqlite.org/howtocorrupt.html, section 2.2.1).
+ * Loads an embedded native module. The build of the executable replaces a library's `require` of a `.node` file by a
+ * call of this function. All threads load the same file: two copies of SQLite in a process would release each other's
+ * file locks (https://www.sqlite.org/howtocorrupt.html, section 2.2.1).
  * @throws ProxyError `start_failed`
  */
 export function loadAddon(key: string): unknown {
@@ -83,14 +87,14 @@ export function loadAddon(key: string): unknown {
   try {
     process.dlopen(module, path)
   } catch (cause) {
-    const message = `${path} cannot be loaded, set TMPDIR to a directory that may hold programs: ${(cause as Error).message}`
+    const message = `${path} cannot be loaded, set TMPDIR to a directory that allows execution: ${(cause as Error).message}`
     throw new ProxyError('start_failed', message, { cause })
   }
   return module.exports
 }
 
 /**
- * Loads a native module of this repository, which is optional.
+ * Loads an optional native module of this repository.
  * @returns undefined if it was not built
  * @throws ProxyError `start_failed`, or the system's error, if it exists and cannot be loaded
  */

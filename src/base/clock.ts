@@ -1,10 +1,10 @@
-/** Time as a port, so that tests can control it. */
+/** The port for time, so that tests can control it. */
 export interface Clock {
   /** Returns milliseconds of a monotonic clock; only differences are meaningful. */
   nowMs(): number
   /**
    * Runs `task` once after `delayMs`. The timer alone does not keep the process alive.
-   * @returns a function that cancels it
+   * @returns a function that cancels the timer
    */
   after(delayMs: number, task: () => void): () => void
 }

@@ -1,6 +1,6 @@
 /**
- * The error hierarchy. An error is created where the fact is known and mapped to a wire format once per edge
- * (`http/errors.ts` with each dialect's format for agents and trainers, `cli/fail.ts` for the terminal).
+ * The error hierarchy. An error is created where its cause is known, and converted once per edge: to a dialect's format
+ * for agents and trainers (`proxy/http/transport/errors.ts`), or to text for the terminal (`cli/fail.ts`).
  */
 
 /**
@@ -69,7 +69,7 @@ export interface ProxyErrorOptions {
    * quote the prompt.
    */
   logMessage?: string
-  /** The invalid request field as the caller wrote it: `messages.0.role`. */
+  /** The path of the invalid request field in the client's notation, such as `messages.0.role`. */
   param?: string
   /** Overrides the catalogue's status with that of an engine (400, 404, 429 …). */
   status?: number
@@ -107,7 +107,7 @@ export class ProxyError extends Error {
  */
 export function toProxyError(thrown: unknown): ProxyError {
   if (thrown instanceof ProxyError) return thrown
-  return new ProxyError('internal', 'llm-proxy failed to handle this call', { cause: thrown })
+  return new ProxyError('internal', 'llm-proxy failed to handle this request', { cause: thrown })
 }
 
 /** Returns the error for a request that no engine can serve. @param param the field's path, as the client wrote it */
@@ -115,7 +115,7 @@ export function createUnsupportedError(message: string, param: string): ProxyErr
   return new ProxyError('unsupported', message, { param })
 }
 
-/** Returns the error for a request that is invalid beyond its schema. @param param the field's path */
+/** Returns the error for an invalid request that conforms to its schema. @param param the field's path */
 export function createInvalidError(message: string, param: string): ProxyError {
   return new ProxyError('invalid_request', message, { param })
 }

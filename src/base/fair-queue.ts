@@ -10,8 +10,8 @@ export class FairQueue<Item> {
 
   /** The item that {@link shift} without a filter would return. */
   get next(): Item | undefined {
-    const [turn] = this.#waiting.values()
-    return turn?.[0]
+    const [items] = this.#waiting.values()
+    return items?.[0]
   }
 
   push(account: string, item: Item): void {
@@ -23,7 +23,8 @@ export class FairQueue<Item> {
 
   /**
    * Removes the next item.
-   * @param mayGo accounts whose oldest item does not pass keep their position; default: all pass
+   * @param mayGo returns whether an item may be removed; an account whose oldest item may not keeps its position.
+   *   Default: every item may.
    * @returns the oldest item of the next account; undefined if there is none
    */
   shift(mayGo: (item: Item) => boolean = () => true): Item | undefined {

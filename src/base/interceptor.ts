@@ -1,8 +1,8 @@
 /** Intercepts methods of a port for observation. */
 
 /**
- * Wrappers around methods. Each receives a function that performs the call, with other arguments if it passes any, and
- * must invoke it once.
+ * Wrappers of methods. Each receives a function that calls the method, and must invoke it once: without arguments to
+ * pass the original ones, or with replacements.
  */
 export type Interceptor<T> = {
   [M in keyof T]?: T[M] extends (...args: infer Args) => infer Result

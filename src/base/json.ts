@@ -1,4 +1,4 @@
-/** Untrusted JSON values. */
+/** Functions for untrusted JSON. */
 
 /** Parses a text. @returns undefined if it is not JSON */
 export function parseJson(text: string): unknown {

@@ -1,6 +1,7 @@
 /**
- * The catalogue of log events. `event` in a log line has the event's name. Names, levels and fields are stable, so that
- * alerts and log queries do not depend on the wording of messages. docs/logs.md lists the catalogue; a test compares both.
+ * The catalogue of log events. A log line has the event's name in its field `event`. Names, levels and fields are
+ * stable, so that alerts and log queries do not depend on the wording of messages. docs/logs.md lists the catalogue; a
+ * test compares both.
  */
 import { ERROR_CATALOGUE, type ErrorCode } from './errors.ts'
 import type { ContextLogger, LogLevel } from './logger.ts'
@@ -23,14 +24,14 @@ export const LOG_FIELDS = {
   address: text('Network address of the client, or of the proxy that a worker connects to'),
   agent_role: text('[Agent role](lines.md), if the request declares one'),
   agent_status: text('Status that the agent ended with'),
-  attempt: number('Attempt from 1: of the rollout, or of the turn at an engine or worker'),
-  attempts: number('Times that the turn was dispatched'),
-  by: text('Caller: `admin`, `run NAME`, or `open` without keys'),
+  attempt: number('Number of the attempt, from 1: of the rollout, or of the turn at an engine or worker'),
+  attempts: number('Number of times that the turn was dispatched'),
+  by: text('Caller: `admin`, `run NAME`, or `open` if no keys are configured'),
   chars: number('Length of a text, or maximum length of content on a span, in characters'),
   close_code: number('WebSocket close code'),
   code: field<ErrorCode>()('[Error code](errors.md)'),
   command: text('Command that the process runs'),
-  complete: field<boolean>()('Whether the response was sent to its end'),
+  complete: field<boolean>()('Whether the complete response was sent'),
   db: text('Database, without its password'),
   dialect: text('API of the request, as in the turn'),
   efforts: field<readonly string[]>()('Reasoning efforts'),
@@ -42,8 +43,8 @@ export const LOG_FIELDS = {
   first_token_ms: number('Time from the opening of the turn to its first token'),
   for_ms: number('Duration of the ejection'),
   frame: text('Type of the frame'),
-  from: number('Version of the schema before'),
-  grace_ms: number('Time that running requests have'),
+  from: number('Schema version before the migration'),
+  grace_ms: number('Time within which running requests may finish'),
   health_url: text('URL of `--health-port`'),
   hint: text('Likely cause'),
   host: text('Host name'),
@@ -52,7 +53,7 @@ export const LOG_FIELDS = {
   known_messages: number(
     'Messages at the start of the request that a completed turn with the same tools also has',
   ),
-  left_out: number("The session's failures that were not logged since its line before"),
+  left_out: number('Failures of the session that were not logged since its previous line'),
   limit_ms: number('`--pause-limit`'),
   logprobs_mode: text('Distribution that logprobs belong to, or `unknown`'),
   lost_spans: number('Spans that were not exported'),
@@ -66,7 +67,7 @@ export const LOG_FIELDS = {
   note: text('Note for the operator'),
   parent_turn_id: text('Turn that the request continues'),
   paused_ms: number('Duration of the pause'),
-  previous_state: text('State before'),
+  previous_state: text('Previous state'),
   prompt_format: field<object>()('Format of prompts, what chose it, and the evidence'),
   prompt_reason: text(
     'How the prompt was made, or why it branches: [list](token-mode.md#how-prompts-were-made)',
@@ -79,7 +80,7 @@ export const LOG_FIELDS = {
   reasoning_efforts: field<object>()(
     'Efforts that the chat template accepts, and whether they change the prompt',
   ),
-  rejected: number('Rejected requests since the line before'),
+  rejected: number('Requests rejected since the previous line'),
   request_id: text('Request id, as in the response header `x-request-id` of an error'),
   requests: number('Requests: in the last minute, or in flight at the worker'),
   retry_count: number('Earlier attempts of the request, as its client declares them'),
@@ -90,17 +91,17 @@ export const LOG_FIELDS = {
   session_id: text('Session id'),
   sessions: number('Number of sessions'),
   signal: text('Name of the signal'),
-  state: text('State now, such as `serving`, `draining`, `asleep` or `closed`'),
+  state: text('Current state, such as `serving`, `draining`, `asleep` or `closed`'),
   status: number('HTTP status'),
   text_sha256: text('SHA-256 of the text'),
-  to: number('Version of the schema now'),
+  to: number('Schema version after the migration'),
   tool_parser: field<object>()('Parser of tool calls, what chose it, and the evidence'),
   total_ms: number('Time from the opening of the turn to its end'),
   trial_id: text('Id of the trial'),
   turn_id: text('Turn id, as in the response header `x-request-id`'),
   turn_index: number('Index of the turn in its session'),
   turn_status: text('`completed`, `aborted` or `failed`'),
-  url: text('URL that the process or the node is reached at'),
+  url: text('URL of the process or the node'),
   valid_to: text('End of validity'),
   version: text('Version of llm-proxy'),
   waiting: number('Requests that wait for an engine or worker'),
@@ -112,7 +113,10 @@ export const LOG_FIELDS = {
 
 type LogField = keyof typeof LOG_FIELDS
 
-/** `code`: the level of the error's code. `chosen`: the level that the caller chooses. */
+/**
+ * Returns a function that declares an event of this level. `code`: the level of the event's error code; `chosen`: the
+ * level that the caller passes to {@link logEvent}.
+ */
 const at =
   (level: LogLevel | 'code' | 'chosen') =>
   <F extends LogField | `${LogField}?` = never>(message: string, ...fields: F[]) => ({
@@ -131,7 +135,7 @@ const chosen = at('chosen')
 /** The fields of each line of a turn, or of a retry of its request. */
 const REQUEST_IDS = ['session_id', 'request_id', 'turn_id'] as const
 
-/** All events: the message, which describes the event, then the names of the fields. Some lines lack a field with `?`. */
+/** All events: the message, then the names of the fields. A field with `?` is optional. */
 export const LOG_EVENTS = {
   server_started: info(
     'Server started',

@@ -1,25 +1,25 @@
 export type LogLevel = 'debug' | 'info' | 'audit' | 'warn' | 'error'
 
-/** Logger of a process, such as a pino logger. A call writes one line, which never contains a prompt or a key. */
+/** Logger of a process, such as a pino logger. Each call writes one line, which must not contain prompts or keys. */
 export interface Logger {
   debug(fields: object, message: string): void
   info(fields: object, message: string): void
   warn(fields: object, message: string): void
   error(fields: object, message: string): void
-  /** Logs an administrative request. A logger without this level gets these lines as `info`. */
+  /** Logs an administrative request. If the logger lacks this level, these lines are logged as `info`. */
   audit?(fields: object, message: string): void
   /** Returns whether lines of this level are written. Absent: all levels but `debug` are. */
   isLevelEnabled?(level: LogLevel): boolean
 }
 
-/** Returns whether lines of this level are written, so that none is built in vain. */
+/** Returns whether lines of this level are written, so that callers need not build others. */
 export function isLevelEnabled(logger: Logger, level: LogLevel): boolean {
   return logger.isLevelEnabled?.(level) ?? level !== 'debug'
 }
 
 declare const CONTEXT: unique symbol
 
-/** Logger that adds fields to every line. `Context` has their names, for the compiler only. */
+/** Logger that adds fields to every line. `Context` is the type of these fields, for the compiler only. */
 export type ContextLogger<Context extends object> = Logger & { readonly [CONTEXT]?: Context }
 
 /** Returns a logger that adds these fields to every line, such as the session's id. */

@@ -6,8 +6,8 @@ interface Entry<V> {
 }
 
 /**
- * A cache bounded by the total size of its values. The least recently used entry is evicted first; the newest always
- * stays.
+ * A cache bounded by the total size of its values. The least recently used entry is evicted first; the entry that was
+ * set last is not evicted.
  */
 export class LruCache<K, V> {
   /** Entries, the least recently used first. */
@@ -17,7 +17,7 @@ export class LruCache<K, V> {
   readonly #nowMs: () => number
   #size = 0
 
-  /** @param nowMs clock of a cache whose entries also expire ({@link deleteUnused}) */
+  /** @param nowMs returns the current time in milliseconds, for {@link deleteUnused} */
   constructor(maxSize: number, getSize: (value: V) => number, nowMs = () => 0) {
     this.#maxSize = maxSize
     this.#sizeOf = getSize
@@ -33,13 +33,13 @@ export class LruCache<K, V> {
     return entry.value
   }
 
-  /** Sets a value. Must be called again for a value that has grown. */
+  /** Sets a value. Must be called again when the size of the value has changed. */
   set(key: K, value: V): void {
     this.delete(key)
     const size = this.#sizeOf(value)
     this.#entries.set(key, { value, size, usedAtMs: this.#nowMs() })
     this.#size += size
-    // Checked first, because finding a map's first entry steps over the slots of all entries that were moved or
+    // Checked before the loop: finding a map's first entry steps over the slots of all entries that were moved or
     // deleted.
     if (this.#size <= this.#maxSize) return
     for (const oldest of this.#entries.keys()) {
@@ -55,7 +55,10 @@ export class LruCache<K, V> {
     this.#entries.delete(key)
   }
 
-  /** Deletes the entries that were not read or set for this long. The cost is proportional to their number. */
+  /**
+   * Deletes the entries that were neither read nor set for `forMs`. Takes time proportional to the number of deleted
+   * entries.
+   */
   deleteUnused(forMs: number): void {
     const usedBefore = this.#nowMs() - forMs
     for (const [key, { usedAtMs }] of this.#entries) {

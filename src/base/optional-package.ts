@@ -5,7 +5,7 @@ import { ProxyError } from './errors.ts'
  * Imports an optional package.
  * @param name name of the package
  * @param purpose the feature that needs it; begins the error message
- * @param load imports it, with a literal name, so that the executable's build finds it
+ * @param load imports the package by a literal name, which the build of the executable requires
  * @throws ProxyError `start_failed` if it is not installed
  */
 export async function importOptionalPackage<T>(

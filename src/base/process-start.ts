@@ -1,17 +1,17 @@
 /** Determines whether a process that recorded its id is still running. */
 import { readFileSync } from 'node:fs'
 
-/** Result for a zombie: a process that has ended but still has its id. */
+/** The result of {@link getProcessStart} for a zombie: a process that has ended but still has its id. */
 const ENDED = 'ended'
 /**
- * Indices of fields in /proc/pid/stat after the name, which may contain any character:
+ * Indices of fields in /proc/pid/stat, counted after the name, which may contain any character:
  * https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
  */
 const [STATE, START_TIME] = [0, 19]
 
 /**
- * Returns the start of a process as text that is unique among processes with its id; undefined if the system does not
- * report it.
+ * Returns a text that distinguishes a process from all others with its id: boot id and start time. Undefined if the
+ * system does not report them.
  */
 export function getProcessStart(pid: number): string | undefined {
   try {
@@ -34,12 +34,12 @@ export function isAlive(pid: number, started: string | undefined): boolean {
   try {
     process.kill(pid, 0)
   } catch (error) {
-    // EPERM: another user's process has this id, perhaps reused.
+    // EPERM: a process of another user has this id. It may be another process than the one that recorded it.
     if ((error as NodeJS.ErrnoException).code !== 'EPERM') return false
   }
   const now = getProcessStart(pid)
   if (now === undefined) return true
   if (now === ENDED) return false
-  // Records of earlier versions have no start. This process did not write them.
+  // Earlier versions recorded no start. This process did not write such a record, so its own id has been reused.
   return started === undefined ? pid !== process.pid : started === now
 }

@@ -1,21 +1,21 @@
-/** What a {@link PushLoop} serves. */
+/** The data source of a {@link PushLoop}: an object that pushes received data to a receiver. */
 export interface PushSource {
   /**
-   * Pushes what has arrived.
-   * @returns undefined, or a promise that resolves when the receiver accepts more
+   * Pushes all data that has arrived.
+   * @returns undefined if the receiver accepts more data, otherwise a promise that resolves once it does
    */
   push(): Promise<void> | undefined
-  /** Called with what `push` throws, or its promise. */
+  /** Handles an error that `push` threw, or that its promise rejected with. */
   fail(thrown: unknown): void
-  /** Called when the receiver accepts nothing. */
+  /** Called after a push that returned a promise: the receiver is blocked. */
   pause?(): void
-  /** Called when the receiver accepts more, before the next push. */
+  /** Called when the receiver accepts more data, before the next push. */
   resume?(): void
 }
 
 /**
- * Pushes what arrives from a socket to a receiver: one push, in a microtask, for all that arrives in one task, which is
- * one read of the socket; and none while the receiver is blocked.
+ * Pushes data from a socket to a receiver. The data of one event-loop task, which is one read of the socket, is pushed
+ * together, in a microtask. Nothing is pushed while the receiver is blocked.
  */
 export class PushLoop {
   readonly #source: PushSource
@@ -30,14 +30,17 @@ export class PushLoop {
     return this.#state === 'closed'
   }
 
-  /** Pushes after the current task, unless the receiver is blocked: then when it accepts more. */
+  /**
+   * Schedules a push after the current task. While the receiver is blocked this does nothing, because a push follows
+   * once it accepts more data.
+   */
   schedule(): void {
     if (this.#isScheduled || this.#state !== 'pushing') return
     this.#isScheduled = true
     queueMicrotask(this.#push)
   }
 
-  /** Ends all pushes. */
+  /** Stops all further pushes. */
   close(): void {
     this.#state = 'closed'
   }

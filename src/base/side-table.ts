@@ -1,19 +1,22 @@
 /** An object that data can be attached to. */
 export interface Attachable {
-  /** The attached values, one slot for each table. */
+  /** The attached values, one slot for each {@link SideTable}. */
   readonly notes: unknown[]
 }
 
 let tableCount = 0
 
-/** Returns slots for all tables, exactly as many as needed: an array that grows would allocate about twenty more. */
+/**
+ * Returns an array with one slot for each table. It is allocated at its final length, because a growing array would
+ * reserve about twenty more slots.
+ */
 export function createAttachmentSlots(): unknown[] {
   return new Array(tableCount)
 }
 
 /**
- * Data that a module attaches to shared objects, and that is released with them. It must be created at module level
- * when the program starts, not per session: each object has a slot for every table.
+ * A table of values that a module attaches to shared objects. A value is released with its object. Tables must be
+ * created at module level when the program starts, not per session, because each object has a slot for every table.
  */
 export class SideTable<Target extends Attachable, Value> {
   readonly #slot = tableCount++

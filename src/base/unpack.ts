@@ -1,7 +1,7 @@
 /**
- * Writes embedded files that the operating system or a library needs as files to the temporary directory. Their folder
- * is private to the user and named by their content, so that processes share them and repeated starts leave one copy.
- * An existing file is not replaced, because other threads of this process load it too.
+ * Writes embedded files to the temporary directory, for the operating system or libraries that load them by path. Their
+ * folder is private to the user and named after a digest of their content, so that processes share it and repeated
+ * starts leave one copy. An undamaged file is not replaced, because other threads of this process may have loaded it.
  */
 import { createHash } from 'node:crypto'
 import {
@@ -25,7 +25,7 @@ export interface PackedFile {
 }
 
 /**
- * Unpacks the files.
+ * Writes the files to a folder that is named after their digest, unless it contains them.
  * @returns the folder that contains the files
  * @throws ProxyError `start_failed` if the temporary directory cannot be used
  */
@@ -43,12 +43,16 @@ export function unpack(files: readonly PackedFile[]): string {
   }
 }
 
-/** The file that is written last, with a digest of the others, because a power failure may leave partial files. */
+/**
+ * The name of the file that is written last. It contains a digest of the others, because a power failure may leave
+ * partial files.
+ */
 const DIGEST_FILE = 'digest'
 
 /**
- * Returns a folder with files that take long to make. They are made if an earlier start has not left them.
- * @param key identifies the content: a digest of everything that the files are made of
+ * Returns the path of a folder of files that take long to generate. They are generated unless an earlier start has
+ * stored them.
+ * @param key the name of the folder: a digest of everything that the generated content depends on
  * @throws errors of `make`, and ProxyError `start_failed` if the temporary directory cannot be used
  */
 export function unpackGenerated(key: string, make: () => readonly PackedFile[]): string {
@@ -94,8 +98,9 @@ function createUnusableError(cause: unknown): ProxyError {
 }
 
 /**
- * Returns the private folder. All users can write to the temporary directory, and another user could have created a
- * folder of this name.
+ * Returns the path of the user's private folder, and creates it if necessary.
+ * @throws Error if other users can access it: all users can write to the temporary directory, and one may have created
+ *   a folder of this name
  */
 function getPrivateFolder(): string {
   const own = process.getuid!()
@@ -103,7 +108,7 @@ function getPrivateFolder(): string {
   makeFolder(path)
   const found = lstatSync(path)
   const isOursAlone = found.isDirectory() && found.uid === own && (found.mode & 0o077) === 0
-  if (!isOursAlone) throw new Error(`${path} is no folder that only this user may enter`)
+  if (!isOursAlone) throw new Error(`${path} is not a directory that only this user can access`)
   return path
 }
 

@@ -1,4 +1,4 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setImmediate as nextIteration } from 'node:timers/promises'
 
 let last: Promise<void> = Promise.resolve()
 
@@ -8,6 +8,6 @@ let last: Promise<void> = Promise.resolve()
  * slice, however many callers there are.
  */
 export function yieldToEventLoop(): Promise<void> {
-  last = last.then(() => nextTurn())
+  last = last.then(() => nextIteration())
   return last
 }
