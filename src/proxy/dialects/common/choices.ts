@@ -23,8 +23,8 @@ export function rejectTooManyChoices(choices: number, limit: number): void {
 }
 
 /**
- * Sums usage like OpenAI: the prompt once, and the sampled tokens of all choices. @returns undefined while a choice has
- * none
+ * Sums usage like OpenAI: the prompt once, and the sampled tokens of all choices.
+ * @returns undefined while a choice has none
  */
 export function sumUsage(completions: readonly Pick<Completion, 'end'>[]): Usage | undefined {
   const usages = completions.map(({ end }) => end?.usage).filter((usage) => usage !== undefined)

@@ -52,8 +52,9 @@ export function omitFields(fields: object, names: ReadonlySet<string>): Record<s
 }
 
 /**
- * Returns the annotations of the turn. @param fields of the request that no engine receives @param droppedTools tools
- * that the vendor's servers would run
+ * Returns the annotations of the turn.
+ * @param fields of the request that no engine receives
+ * @param droppedTools tools that the vendor's servers would run
  */
 export function toAnnotations(
   fields: Record<string, unknown>,

@@ -47,8 +47,8 @@ function buildPromptIds(start: GenerationStart | undefined): object {
 }
 
 /**
- * Returns parallel lists instead of chat's entries. @param offset the start of the first token in the text, in
- * characters
+ * Returns parallel lists instead of chat's entries.
+ * @param offset the start of the first token in the text, in characters
  */
 function buildLegacyLogprobs(entries: readonly TokenLogprob[], offset: number): object {
   let position = offset

@@ -54,8 +54,8 @@ export function parseText({ part, at }: PartWithPath): string {
 }
 
 /**
- * Returns the content that a user's part, or a tool's result, shows to the model. @throws ProxyError `invalid_request`,
- * `unsupported`
+ * Returns the content that a user's part, or a tool's result, shows to the model.
+ * @throws ProxyError `invalid_request`, `unsupported`
  */
 export function toContentParts(placed: PartWithPath): ContentPart[] {
   const { part, at } = placed

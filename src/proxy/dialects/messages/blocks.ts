@@ -65,8 +65,8 @@ export function parseThinking({ block, at }: BlockWithPath): string {
 }
 
 /**
- * Returns the content that a user's block, or a tool's result, shows to the model. @throws ProxyError
- * `invalid_request`, `unsupported`
+ * Returns the content that a user's block, or a tool's result, shows to the model.
+ * @throws ProxyError `invalid_request`, `unsupported`
  */
 export function toContentParts(placed: BlockWithPath): ContentPart[] {
   const { type } = placed.block

@@ -20,7 +20,8 @@ export type Content = string | Part[]
 const ECHOED_FIELDS = new Set(['annotations', 'logprobs'])
 
 /**
- * Lowers content. A single plain text part, which most agents send, becomes a string. @throws ProxyError `unsupported`
+ * Lowers content. A single plain text part, which most agents send, becomes a string.
+ * @throws ProxyError `unsupported`
  */
 export function lowerContent(content: Content, at: string): string | object[] {
   if (typeof content === 'string') return content

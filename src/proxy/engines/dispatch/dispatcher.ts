@@ -1,6 +1,6 @@
 /**
- * The asynchronous shell around the scheduler, shared by both backends: a request acquires a lease, and gets it when a
- * member has a free slot.
+ * The asynchronous interface of the scheduler, shared by both backends. A request acquires a lease, which is granted
+ * when a member has a free slot.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../../base/errors.ts'
@@ -30,13 +30,13 @@ export interface DispatcherOptions extends SchedulerOptions {
 
 /** Observer of dispatching, for metrics. */
 export interface DispatchObserver {
-  /** A request has got its slot after this wait. */
+  /** Records how long a request waited for its slot. */
   recordWait(ms: number): void
-  /** A request fails over to another member because its member was lost or failed. */
+  /** Counts a request that fails over to another member because its member was lost or failed. */
   countFailover(): void
-  /** A member is ejected because its requests fail. */
+  /** Counts a member that is ejected because its requests failed. */
   countEjection(): void
-  /** A request has got no slot. @param code of its error */
+  /** Counts a request that was rejected before it received a slot. @param code the code of its error */
   countRejection(code: string): void
 }
 
@@ -52,11 +52,17 @@ export interface Lease {
   release(): void
   /** Reports that the member has served the request. */
   reportSuccess(): void
-  /** Reports that the member has failed the request: it may be ejected, and the session's next request avoids it. */
+  /**
+   * Reports that the member has failed the request. The member may be ejected, and the session's next request avoids
+   * it.
+   */
   reportFailure(error: ProxyError): void
 }
 
-/** The number of sessions whose failed last request is remembered: more than the agents that retry at one time. */
+/**
+ * The number of sessions for which the member that failed their last request is stored: more sessions than are expected
+ * to retry at the same time.
+ */
 const MAX_FAILED_SESSIONS = 10_000
 
 interface Waiter {
@@ -65,11 +71,11 @@ interface Waiter {
   fail(error: ProxyError): void
 }
 
-/** The defaults of both backends; the options of `serve` have the same. */
+/** The defaults of both backends, and of the corresponding options of `serve`. */
 export const DISPATCH_DEFAULTS = {
   /** The number of requests that may wait. */
   queueLimit: 8_192,
-  /** The time that a request waits while no member could serve it. */
+  /** The longest wait of a request that no member could serve, even if it were idle. */
   waitMs: 30_000,
   /** The number of concurrent requests of a member that declares no limit. */
   maxConcurrency: 1_024,
@@ -86,7 +92,7 @@ export class Dispatcher {
   readonly #clock: Clock
   readonly #expiryCheckMs: number
   readonly #waiters = new Map<string, Waiter>()
-  /** Members that leave once they are idle, each with its callback. */
+  /** Members that are removed once they are idle, each with the callback to run then. */
   readonly #retiring = new Map<string, () => void>()
   #cancelExpiry: (() => void) | undefined
   #closed = false
@@ -114,22 +120,22 @@ export class Dispatcher {
   }
 
   /**
-   * Acquires a slot: at once if one is free, so that a request is sent without a wait, else when it is granted. The
-   * caller must release the lease.
-   * @throws ProxyError `queue_full`; the code of `absent` if no member could serve the request for `waitMs`; `paused`
-   *   if a pause exceeds its limit; `shutting_down`. After an abort: `signal.reason`.
+   * Acquires a slot. Returns the lease itself if a slot is free, so that no promise delays the request, and otherwise a
+   * promise of the lease. The caller must release it.
+   * @throws ProxyError `queue_full`; the error of `createAbsentError` if no member could serve the request for
+   *   `waitMs`; `paused` if a pause exceeds its limit; `shutting_down`. After an abort: `signal.reason`.
    */
   acquire(request: QueuedRequest, signal: AbortSignal): Lease | Promise<Lease> {
     signal.throwIfAborted()
-    const reportRefusal = (error: unknown) => {
+    const countRejection = (error: unknown) => {
       if (error instanceof ProxyError && !signal.aborted) this.#watch?.countRejection(error.code)
       return error
     }
     try {
       const lease = this.#acquire(request, signal)
-      return lease instanceof Promise ? lease.catch((error) => Promise.reject(reportRefusal(error))) : lease
+      return lease instanceof Promise ? lease.catch((error) => Promise.reject(countRejection(error))) : lease
     } catch (error) {
-      throw reportRefusal(error)
+      throw countRejection(error)
     }
   }
 
@@ -167,7 +173,10 @@ export class Dispatcher {
     return this.#scheduler.hasAlternative(requirements)
   }
 
-  /** Returns for how long the member gets no requests because its last ones failed; 0: it is in rotation. */
+  /**
+   * Returns the remaining time in milliseconds for which the member receives no requests because its last ones failed;
+   * 0 if it is in rotation.
+   */
   getEjectionMs(memberId: string): number {
     return this.#outliers.getEjectionMs(memberId, this.#clock.nowMs())
   }
@@ -178,7 +187,7 @@ export class Dispatcher {
 
   updateMember(memberId: string, change: Partial<Omit<Member, 'id'>>): void {
     const isDown = change.healthy === false
-    // It may be restarted before it is healthy again.
+    // The member may be restarted before it is healthy again, so its failures no longer count.
     if (isDown) this.#outliers.forget(memberId)
     this.#grant(this.#scheduler.updateMember(memberId, isDown ? { ...change, ejected: false } : change))
   }
@@ -195,10 +204,10 @@ export class Dispatcher {
   retireMember(memberId: string, onOut: () => void): void {
     this.#retiring.set(memberId, onOut)
     this.updateMember(memberId, { draining: true })
-    this.#takeOutIdle(memberId)
+    this.#removeIfIdle(memberId)
   }
 
-  /** Reverts {@link retireMember}. */
+  /** Cancels the drain that {@link retireMember} began. */
   cancelRetirement(memberId: string): void {
     this.#retiring.delete(memberId)
     this.updateMember(memberId, { draining: false })
@@ -286,7 +295,7 @@ export class Dispatcher {
         if (!isHeld) return
         isHeld = false
         this.#grant(this.#scheduler.release(requestId))
-        this.#takeOutIdle(memberId)
+        this.#removeIfIdle(memberId)
       },
       reportSuccess: () => {
         this.#failedAt.delete(sessionId)
@@ -319,7 +328,7 @@ export class Dispatcher {
     this.updateMember(memberId, { ejected: false })
   }
 
-  #takeOutIdle(memberId: string): void {
+  #removeIfIdle(memberId: string): void {
     const onOut = this.#retiring.get(memberId)
     if (onOut === undefined || this.#scheduler.countInFlight(memberId) > 0) return
     this.#retiring.delete(memberId)

@@ -17,11 +17,14 @@ import {
 export interface EngineHealthWatchOptions {
   client: EngineClient
   intervalMs: number
-  /** The result of a check that has just been made. Absent: the engine is checked immediately. */
+  /** The result of a health check that has just been made. If absent, the engine is checked immediately. */
   known?: EngineHealth | undefined
-  /** Token mode: the expected tokenizer. An engine with another one receives no requests. */
+  /** Token mode: the expected tokenizer. An engine with another tokenizer receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
-  /** Whether to request the ids of the text by which tokenizers are compared, for a comparison elsewhere. */
+  /**
+   * Whether to request the engine's ids of {@link TOKENIZER_TEXT} although no tokenizer is expected: a worker reports
+   * them to its proxy, which compares them.
+   */
   reportsTextIds?: boolean | undefined
   /** Called after each check, and when a request finds the engine unreachable. */
   onHealth(report: EngineHealthReport): void
@@ -48,7 +51,10 @@ export const ENGINE_HEALTH_TRANSITIONS: Transitions<EngineHealthState> = {
   closed: [],
 }
 
-/** Only this many consecutive checks that time out make an engine unhealthy, because a loaded engine responds late. */
+/**
+ * The number of consecutive timed-out checks after which an engine is unhealthy. One is not enough, because a loaded
+ * engine responds late.
+ */
 const SILENT_CHECKS = 3
 const CHECK_TIMEOUT_MS = 5_000
 
@@ -67,7 +73,7 @@ export class EngineHealthWatch {
   weightVersion: string | undefined
   /** The number of times that the weight version was discarded because the weights may have changed. */
   timesForgotten = 0
-  /** Resolves when a refresh that is in progress has ended. */
+  /** Resolves when the running refresh has ended; undefined if none is running. */
   refreshing: Promise<void> | undefined
   /** The reason why the engine is unhealthy. */
   error: string | undefined
@@ -91,7 +97,7 @@ export class EngineHealthWatch {
     this.#options = options
     this.#clock = options.clock ?? systemClock
     this.#log = options.logger && withContext(options.logger, { engine: options.client.name })
-    this.firstCheck = options.known ? this.#begin(options.known) : this.#check()
+    this.firstCheck = options.known ? this.#applyKnown(options.known) : this.#check()
     this.#last = this.firstCheck
   }
 
@@ -110,8 +116,8 @@ export class EngineHealthWatch {
   }
 
   /**
-   * Checks immediately, and discards what earlier checks reported of the weights. Resolves, whatever the outcome, when
-   * a check that began after this method was called has ended.
+   * Discards the weight version and checks the engine as soon as a running check has ended. Resolves, whatever the
+   * outcome, when a check that began after this method was called has ended.
    */
   refresh(): Promise<void> {
     this.forgetWeights()
@@ -127,7 +133,7 @@ export class EngineHealthWatch {
     return next
   }
 
-  /** Marks an engine as unhealthy that a request found unreachable, until the next successful check. */
+  /** Marks the engine as unhealthy until the next successful check, because a request found it unreachable. */
   markUnhealthy(error: ProxyError): void {
     if (this.#state === 'closed') return
     this.error = error.message
@@ -157,9 +163,9 @@ export class EngineHealthWatch {
     return this.#last
   }
 
-  async #begin(known: EngineHealth): Promise<void> {
-    this.#noteHealth(known)
-    this.#goOn()
+  async #applyKnown(known: EngineHealth): Promise<void> {
+    this.#applyHealth(known)
+    this.#scheduleNext()
   }
 
   async #check(): Promise<void> {
@@ -176,23 +182,23 @@ export class EngineHealthWatch {
           ? { text: TOKENIZER_TEXT, chats: true }
           : undefined
       const { weightVersion, ...health } = await client.checkHealth(signal, question)
-      const isOfNow = forgotten === this.timesForgotten
-      this.#noteHealth({ ...health, weightVersion: isOfNow ? weightVersion : undefined })
+      const isCurrent = forgotten === this.timesForgotten
+      this.#applyHealth({ ...health, weightVersion: isCurrent ? weightVersion : undefined })
     } catch (thrown) {
-      this.#noteFailure(thrown, timeout.signal.aborted)
+      this.#applyFailure(thrown, timeout.signal.aborted)
     } finally {
       cancelTimeout()
     }
-    this.#goOn()
+    this.#scheduleNext()
   }
 
-  #goOn(): void {
+  #scheduleNext(): void {
     if (this.#state === 'closed') return
     this.#notify()
     this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#checkNow())
   }
 
-  #noteHealth(health: EngineHealth): void {
+  #applyHealth(health: EngineHealth): void {
     if (this.#state === 'closed') return
     const { models, weightVersion, unavailable = 'serving' } = health
     this.textIds = health.textIds
@@ -204,7 +210,7 @@ export class EngineHealthWatch {
     this.#transition(this.error === undefined ? unavailable : 'down')
   }
 
-  #noteFailure(thrown: unknown, silent: boolean): void {
+  #applyFailure(thrown: unknown, silent: boolean): void {
     if (this.#state === 'closed') return
     this.#silentChecks = silent ? this.#silentChecks + 1 : SILENT_CHECKS
     if (this.healthy && this.#silentChecks < SILENT_CHECKS) return
@@ -236,7 +242,10 @@ export class EngineHealthWatch {
     this.#options.onHealth({ healthy, unavailable, models: names, weightVersion })
   }
 
-  /** Compares the engine's tokenizer with the expected one. @returns why the engine must not be used */
+  /**
+   * Compares the engine's tokenizer with the expected one.
+   * @returns the reason why the engine must not be used, if any
+   */
   #compareTokenizers(health: EngineHealth): string | undefined {
     const { tokenizer: expected } = this.#options
     if (expected === undefined) return undefined
@@ -249,7 +258,7 @@ export class EngineHealthWatch {
     return verdict === 'other' ? describeTokenizerMismatch(verdict, expected, health) : undefined
   }
 
-  /** Logs changes of the warnings. Requests cause them; the next check logs them. */
+  /** Logs changed warnings. Most of them are caused by requests, and logged by the check that follows. */
   #logWarning(): void {
     const { warning } = this.#options.client
     if (this.warning !== this.#tokenizerInLog && this.warning !== undefined)
@@ -265,16 +274,18 @@ export class EngineHealthWatch {
 const POLL_MS = 500
 
 /**
- * Runs `task` after `delayMs` in which this process could receive a response. After a process has been blocked for
- * seconds, its timers fire before it has read what arrived meanwhile: the engine was not silent.
+ * Runs `task` after `delayMs` in which this process could receive a response. A process that was blocked for seconds
+ * fires its timers before it reads the responses that arrived meanwhile, so a single timer would report a responsive
+ * engine as silent.
+ * @returns a function that cancels the task
  */
 function scheduleWhileRunning(clock: Clock, delayMs: number, task: () => void): () => void {
   let cancel = () => {}
-  const look = (leftMs: number) => {
+  const poll = (leftMs: number) => {
     if (leftMs <= 0) return task()
-    cancel = clock.after(Math.min(leftMs, POLL_MS), () => look(leftMs - POLL_MS))
+    cancel = clock.after(Math.min(leftMs, POLL_MS), () => poll(leftMs - POLL_MS))
   }
-  look(delayMs)
+  poll(delayMs)
   return () => cancel()
 }
 

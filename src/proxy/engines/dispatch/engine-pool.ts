@@ -16,7 +16,9 @@ export interface EnginePoolOptions
   maxConcurrency: number
   healthIntervalMs: number
   measuresLogprobs?: boolean | undefined
-  /** Forgets what it learned from an engine that may have been replaced. */
+  /**
+   * The registry of rejected efforts. Its entries for an engine are discarded when the engine may have been replaced.
+   */
   efforts?: EffortRegistry | undefined
 }
 
@@ -27,7 +29,7 @@ export interface EngineSettings {
   isFallback: boolean
 }
 
-/** `draining`: it finishes its running requests and gets no new ones. */
+/** The state of an engine. `draining`: it finishes its running requests and receives no new ones. */
 type EngineState = 'serving' | 'draining' | 'closed'
 
 const TRANSITIONS: Transitions<EngineState> = {
@@ -38,8 +40,8 @@ const TRANSITIONS: Transitions<EngineState> = {
 
 export interface EngineEntry extends EngineSettings {
   /**
-   * Derived from the engine's URL, so that an engine that is registered again keeps it, across restarts of the proxy
-   * too.
+   * An id derived from the engine's URL: an engine that is registered again has the same id, even after a restart of
+   * the proxy.
    */
   readonly id: string
   readonly client: EngineClient
@@ -79,8 +81,8 @@ export class EnginePool {
     const { dispatcher, healthIntervalMs: intervalMs, logger, tokenizer } = this.#options
     const { name } = client
     const { weight = 1, modelName = null, isFallback = false } = facts
-    // It counts as healthy until a check or a request shows otherwise, so that the first request need not wait, unless
-    // its tokenizer must be compared first.
+    // Unless its tokenizer must be compared first, the engine counts as healthy until a check or a request shows
+    // otherwise, so that the first request need not wait.
     const healthy = tokenizer === undefined
     dispatcher.addMember({ id: name, ...this.#limit(weight), healthy, draining: false, models: [] })
     const logprobs = this.#options.measuresLogprobs ? new LogprobsProbe(client, logger) : undefined
@@ -169,8 +171,8 @@ function createEngineId(name: string): string {
 }
 
 /**
- * Returns the change of the dispatcher's member. Capabilities are read after each check, since they may be known only
- * once the server has responded.
+ * Returns the change of the dispatcher's member after a health check. Capabilities are read again each time, since they
+ * may be known only once the server has responded.
  */
 function toMemberChange(client: EngineClient, health: EngineHealthReport) {
   const lacks: MemberCapability[] = []

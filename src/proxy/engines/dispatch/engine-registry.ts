@@ -30,10 +30,10 @@ export class EngineRegistry implements MemberRegistry {
   }
 
   async register({ url, weight, modelName }: EngineRegistration): Promise<RegistryEntry> {
-    const engine = await this.#put(this.#options.open(url), { weight, modelName })
-    this.#retireStandIns()
+    const engine = await this.#addOrRenew(this.#options.open(url), { weight, modelName })
+    this.#retireFallbacks()
     await engine.watch.firstCheck
-    this.#rejectUseless(engine)
+    this.#rejectIncompatible(engine)
     return toRegistryEntry(engine, this.#options.backend.getLoads().get(engine.client.name))
   }
 
@@ -46,7 +46,7 @@ export class EngineRegistry implements MemberRegistry {
     this.#options.backend.engines.retire(engine)
   }
 
-  async #put(client: EngineClient, facts: { weight: number; modelName: string | null }) {
+  async #addOrRenew(client: EngineClient, facts: { weight: number; modelName: string | null }) {
     const { engines } = this.#options.backend
     const existing = engines.get(client.name)
     if (existing === undefined) {
@@ -55,13 +55,13 @@ export class EngineRegistry implements MemberRegistry {
     }
     engines.renew(existing, facts)
     await client.close()
-    // An engine is registered again when it is restarted, perhaps with other weights.
+    // An engine is registered again after a restart, perhaps with other weights, so the known version is discarded.
     await existing.watch.refresh()
     return existing
   }
 
   /** Retires fallback engines immediately, even if the new engine is not up: their samples might be trained on. */
-  #retireStandIns(): void {
+  #retireFallbacks(): void {
     for (const engine of this.#options.backend.engines.list()) {
       if (!engine.isFallback || engine.state !== 'serving') continue
       logEvent(this.#options.logger, 'embedded_engine_retired', {})
@@ -69,7 +69,7 @@ export class EngineRegistry implements MemberRegistry {
     }
   }
 
-  #rejectUseless(engine: EngineEntry): void {
+  #rejectIncompatible(engine: EngineEntry): void {
     const { client, watch } = engine
     const isOther = watch.tokenizer === 'other'
     if (!isOther && (!this.#options.needsTokenIds || client.takesTokenIds)) return

@@ -12,9 +12,9 @@ import { getRequiredCapability } from './placement.ts'
 import type { QueuedRequest } from './scheduler.ts'
 
 /**
- * The meaning of a failure. `lost`: the member failed while it had the request, perhaps because of it. `unavailable`: the
- * member is unreachable, and nothing was sampled. `failed`: the member could not serve the request, and another one
- * may. `final`: no other member would succeed.
+ * The meaning of a failure. `lost`: the member failed while it served the request, perhaps because of it.
+ * `unavailable`: the member is unreachable, and nothing was sampled. `failed`: the member could not serve the request,
+ * and another one may. `final`: no other member would succeed.
  */
 export type FailureVerdict = 'lost' | 'unavailable' | 'failed' | 'final'
 
@@ -31,28 +31,29 @@ export interface FailoverPolicy {
   /** Returns the kind of a member, for the request's spans. */
   getKind(memberId: string): string
   /**
-   * Judges a failure. Called before the slot is released: otherwise the next waiting request would get a dead member.
+   * Judges a failure. Called before the slot is released, because the next waiting request would otherwise be assigned
+   * to a dead member.
    */
   judge(thrown: unknown, memberId: string): FailureVerdict
   /**
-   * The number of members that a request may lose before its first event: one that crashes members must not reach them
-   * all.
+   * The number of members that a request may lose before its first event: a request that crashes members must not reach
+   * all of them.
    */
   maxLosses: number
   /** Returns the current number of members. */
   countMembers(): number
 }
 
-/** The minimum number of attempts, however few members there are: a restarted member deserves another one. */
+/** The minimum number of attempts, however few members there are: a member that was restarted may succeed. */
 const MIN_ATTEMPTS = 3
 
-/** The number of members that may fail a request: one that makes engines fail must not reach them all. */
+/** The number of members that may fail a request: a request that makes engines fail must not reach all of them. */
 const MAX_FAILURES = 3
 
 /**
  * Serves a request by one member after another until one succeeds. A member that rejects the request's reasoning effort
- * gets it once more with another one. After its first event a request stays at its member, since the agent may have
- * received that event.
+ * receives the request once more, with another effort. After its first event a request stays at its member, since the
+ * agent may have received that event.
  * @throws ProxyError as {@link Dispatcher.acquire}; the last member's error once its verdict is `final`, `maxLosses`
  *   members are lost, three or all that could serve it have failed, or as many attempts have failed as there are
  *   members (but at least three). After an abort: `signal.reason`.
@@ -125,8 +126,8 @@ export async function generateWithFailover(
 }
 
 /**
- * Judges an error response. An engine that was silent for half an hour is not replaced: the agent has waited long
- * enough.
+ * Judges an error response. A request whose engine was silent for half an hour does not fail over, because its agent
+ * has waited long enough.
  */
 export function judgeResponse(error: ProxyError): FailureVerdict {
   if (error.code === 'engine_aborted') return 'failed'

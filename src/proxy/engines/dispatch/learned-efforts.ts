@@ -17,7 +17,10 @@ import {
 } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 
-/** Limit per member. Some engines accept any model name, and names that agents invent must not exhaust the memory. */
+/**
+ * The maximum number of models per member: some engines accept any model name, and names that agents invent must not
+ * exhaust the memory.
+ */
 const MAX_MODELS = 1_000
 
 type EffortSet = ReadonlySet<string>
@@ -50,7 +53,7 @@ export class EffortRegistry {
     logEvent(this.#logger, 'efforts_rejected', { member: memberId, efforts: [...all] })
   }
 
-  /** Forgets a member that was unreachable: another engine may have its address. */
+  /** Discards what was learned from a member that was unreachable: another engine may have its address. */
   forget(memberId: string): void {
     this.#rejected.delete(memberId)
   }
@@ -77,7 +80,7 @@ export class EffortNegotiation {
   #rejection: Rejection | undefined
   #change: EffortChange | undefined
 
-  /** @param body undefined: nothing is adapted */
+  /** @param body the result of {@link getRenderedBody}; undefined: nothing is adapted */
   constructor(learned: EffortRegistry, body: ChatBody | undefined) {
     this.#learned = learned
     this.#model = body?.model
@@ -114,19 +117,22 @@ export class EffortNegotiation {
 
   /**
    * Returns the error for the agent: the one about the effort that it requested, if the replacement was rejected too,
-   * or if the engine rejects `chat_template_kwargs`, which expressed the replacement.
+   * or if the engine rejects `chat_template_kwargs`, by which the replacement was requested.
    */
   toAgentError(thrown: unknown): unknown {
     const isAboutEffort = isEngineError(thrown) && /effort|chat_template_kwargs/i.test(thrown.message)
     return isAboutEffort ? (this.#rejection?.error ?? thrown) : thrown
   }
 
-  /** Learns from a rejected attempt once the retry has succeeded: the effort was the reason for the error. */
+  /**
+   * Learns from a rejected attempt after the retry has succeeded, which shows that the effort was the reason for the
+   * error.
+   */
   confirm(): void {
     if (this.#rejection !== undefined) this.#learn(this.#rejection)
   }
 
-  /** Adds the change to the annotations of the turn, in the first events of its response. */
+  /** Adds the change of effort to the turn's annotations, in the start event of the response. */
   annotate(batch: readonly GenerationEvent[]): readonly GenerationEvent[] {
     const change = this.#change
     if (change === undefined) return batch

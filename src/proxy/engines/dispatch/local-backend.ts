@@ -20,20 +20,23 @@ import { WeightStamp } from './weight-stamp.ts'
 export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'createAbsentError'>> {
   /** The initial engines. */
   clients: readonly EngineClient[]
-  /** Results of checks that have just been made, by client name; the other engines are checked. */
+  /** Results of health checks that have just been made, by client name; the other engines are checked. */
   known?: ReadonlyMap<string, EngineHealth>
   /** Whether `clients` are fallbacks that serve only until another engine is added. */
   areFallbacks?: boolean
-  /** The number of concurrent requests per engine. Engines batch, and queue what exceeds a batch. */
+  /**
+   * The number of concurrent requests per engine. It may exceed the engine's batch size, because engines queue
+   * requests.
+   */
   maxConcurrencyPerEngine?: number
   healthIntervalMs?: number
-  /** Token mode: the expected tokenizer. An engine with another one receives no requests. */
+  /** Token mode: the expected tokenizer. An engine with another tokenizer receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
   /** Whether members report the ids by which the proxy compares tokenizers. */
   reportsTextIds?: boolean
   /**
-   * Whether to replace reasoning efforts that an engine rejects. A worker's backend does not: its proxy does, and
-   * records it.
+   * Whether to replace reasoning efforts that an engine rejects. A worker's backend does not, because its proxy
+   * replaces and records them.
    */
   adaptsEfforts?: boolean
   /** Whether to detect the logprobs mode of vLLM and SGLang by two short requests before an engine's first request. */
@@ -48,15 +51,12 @@ export interface LocalBackend extends Backend {
 
 const HEALTH_INTERVAL_MS = 5_000
 /**
- * The number of engines that a request may lose before its first event: one that crashes engines must not reach them
- * all.
+ * The number of engines that a request may lose before its first event: a request that crashes engines must not reach
+ * all of them.
  */
 const MAX_LOSSES = 2
 
-/**
- * Creates a local backend.
- * @throws ProxyError `config_invalid` if two clients have the same engine
- */
+/** Creates a local backend. @throws ProxyError `config_invalid` if two clients have the same engine */
 export function createLocalBackend(options: LocalBackendOptions): LocalBackend {
   return new EngineBackend(options)
 }
@@ -70,7 +70,7 @@ class EngineBackend implements LocalBackend {
   constructor(options: LocalBackendOptions) {
     const { clients, areFallbacks = false, maxConcurrencyPerEngine, healthIntervalMs } = options
     if (new Set(clients.map(({ name }) => name)).size < clients.length)
-      throw new ProxyError('config_invalid', 'an engine is named twice')
+      throw new ProxyError('config_invalid', 'two engines have the same URL')
     this.#dispatcher = new Dispatcher({
       ...options,
       queueLimit: options.queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
@@ -127,7 +127,7 @@ class EngineBackend implements LocalBackend {
     const { client, watch, logprobs } = this.#engine(engine)
     const mode = logprobs?.getMode(watch.models[0]?.id, signal)
     const logprobsMode = mode instanceof Promise ? await mode : mode
-    // The weights of each part of a response are recorded: they must be known at its dispatch.
+    // The weights of a response's continuation must be known at its dispatch, since a turn records them for each part.
     if (request.minWeightVersion !== undefined && watch.refreshing) await raceAbort(watch.refreshing, signal)
     const weights = new WeightStamp(watch)
     const write = (batch: readonly GenerationEvent[]) =>
@@ -135,7 +135,8 @@ class EngineBackend implements LocalBackend {
     try {
       await client.generate(request, { write }, signal)
     } catch (thrown) {
-      // A trainer aborts requests to load new weights. Until it resumes the engine, no request must be dispatched to it.
+      // A trainer aborts requests to load new weights. The check detects a paused engine, to which no request must be
+      // dispatched until it is resumed.
       if (thrown instanceof ProxyError && thrown.code === 'engine_aborted')
         await raceAbort(watch.refresh(), signal)
       throw thrown
@@ -145,19 +146,19 @@ class EngineBackend implements LocalBackend {
   #judge(thrown: unknown, engine: string): FailureVerdict {
     if (!(thrown instanceof ProxyError)) return 'final'
     if (thrown.code === 'engine_unreachable') {
-      // The health check finds out when it can serve again.
+      // Health checks detect when the engine can serve again.
       this.#engine(engine).watch.markUnhealthy(thrown)
       return 'unavailable'
     }
     if (thrown.code !== 'engine_lost') return judgeResponse(thrown)
     this.#engine(engine).logprobs?.forget()
     this.#efforts?.forget(engine)
-    // It may have died, and its replacement may have other weights; or it closed a connection that looked usable.
+    // Either the engine died, and its replacement may have other weights, or it closed a connection that seemed usable.
     void this.#engine(engine).watch.refresh()
     return 'lost'
   }
 
-  /** Returns an engine that serves a request: it stays in the pool until the request has ended. */
+  /** Returns the engine of a running request: it stays in the pool until the request has ended. */
   #engine(name: string) {
     return this.engines.get(name)!
   }

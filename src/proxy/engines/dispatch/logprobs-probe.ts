@@ -33,11 +33,14 @@ export const WARM = { ...ONE_TOKEN, temperature: 1, top_k: -1 } as const
 /** The sampling parameters of the request at temperature 2, whose filter leaves the two best tokens. */
 export const HOT = { ...ONE_TOKEN, temperature: 2, top_k: 2 } as const
 
-/** With other servers each request may cost money, and the embedded engine reports the model's distribution. */
+/**
+ * The kinds of engines that are measured. Requests to other servers may cost money, and the embedded engine reports the
+ * model's distribution.
+ */
 const MEASURED_KINDS: readonly EngineKind[] = ['vllm', 'sglang']
 /** The number of attempts to query an engine that responds with errors. */
 const MAX_TRIES = 3
-/** The smallest gap that is evaluated: engines round logprobs. */
+/** The smallest gap between logprobs that is evaluated, because engines round them. */
 const MIN_GAP = 0.05
 /** The tolerance of a ratio around 1 and 1/2. */
 const NEAR = 0.1
@@ -72,8 +75,8 @@ export function readLogprobsMode(warm: FirstTokens, hot: FirstTokens): LogprobsR
 }
 
 /**
- * Measures an engine before its first request, in the slot of that request, so that a pause waits for the measurement
- * as it does for the request.
+ * Measures the logprobs mode of an engine before its first request. The measurement runs in that request's slot, so
+ * that a pause waits for both.
  */
 export class LogprobsProbe {
   readonly #client: EngineClient
@@ -97,9 +100,9 @@ export class LogprobsProbe {
   }
 
   /**
-   * Returns the mode: at once if it is known, else after a measurement.
+   * Returns the mode if it is known, otherwise a promise that resolves after a measurement.
    * @param model the model to request, if the engine lists one
-   * @param signal of the waiting request; also aborts the measurement if this request has started it
+   * @param signal aborts the wait, and the measurement if this request has started it
    * @returns undefined if it could not be determined: an engine that responds with errors is queried {@link MAX_TRIES}
    *   times, and not again before {@link forget}
    */
@@ -126,7 +129,7 @@ export class LogprobsProbe {
   async #measure(model: string | undefined, signal: AbortSignal): Promise<void> {
     const forgotten = this.#timesForgotten
     const known = await this.#sendProbe(model, signal)
-    // The next waiting request starts another measurement.
+    // The result is discarded. The next waiting request starts another measurement.
     if (signal.aborted || forgotten !== this.#timesForgotten) return
     if (known === undefined) {
       this.#tries += 1
@@ -137,7 +140,7 @@ export class LogprobsProbe {
     logEvent(this.#logger, 'logprobs_mode_detected', fields)
   }
 
-  /** Queries the engine. @returns undefined if it responded with an error */
+  /** Sends both requests. @returns undefined if the engine responded with an error */
   async #sendProbe(
     model: string | undefined,
     signal: AbortSignal,
@@ -145,18 +148,18 @@ export class LogprobsProbe {
     const named = model === undefined ? {} : { model }
     try {
       const [warm, hot] = await Promise.all([
-        this.#firstTokens({ ...named, ...WARM }, signal),
-        this.#firstTokens({ ...named, ...HOT }, signal),
+        this.#requestFirstTokens({ ...named, ...WARM }, signal),
+        this.#requestFirstTokens({ ...named, ...HOT }, signal),
       ])
       const reading = readLogprobsMode(warm, hot)
       return { mode: 'mode' in reading ? reading.mode : undefined }
     } catch {
-      // The request itself will report the engine's error.
+      // The agent's request will report the engine's error.
       return undefined
     }
   }
 
-  async #firstTokens(sampling: Partial<ChatBody>, signal: AbortSignal): Promise<FirstTokens> {
+  async #requestFirstTokens(sampling: Partial<ChatBody>, signal: AbortSignal): Promise<FirstTokens> {
     const id = `logprobs-${sampling.temperature}`
     const messages: ChatBody['messages'] = [{ role: 'user', content: 'Say hello.' }]
     const body: ChatBody = { messages, ...sampling }

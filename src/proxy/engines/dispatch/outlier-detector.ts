@@ -1,20 +1,32 @@
 /**
- * Outlier ejection: a member whose last requests failed gets no new requests for a while, although its health checks
- * succeed. A state machine without timers or I/O; the dispatcher acts on what it returns.
+ * Outlier ejection: a member whose last requests failed receives no new requests for a while, although its health
+ * checks succeed. A state machine without timers or I/O; the dispatcher acts on what it returns.
  *
- * As in Envoy's outlier detection (`consecutive_5xx`, `max_ejection_time`, `max_ejection_percent`): consecutive failures
- * eject a member, each further ejection lasts longer, and only a share of all members is ejected at a time. As in LiteLLM's
- * cooldowns, a 429 ejects at once, for the time in its `Retry-After`.
+ * As in Envoy's outlier detection (`consecutive_5xx`, `max_ejection_time`, `max_ejection_percent`): consecutive
+ * failures eject a member, each further ejection lasts longer, and only a share of all members is ejected at a time. As
+ * in LiteLLM's cooldowns, a 429 ejects immediately, for the time in its `Retry-After`.
  */
 import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
 
-/** Fewer than Envoy's 5, because each failure costs a request a second attempt. */
+/**
+ * The number of consecutive failures that eject a member: fewer than Envoy's 5, because each failure costs a request a
+ * second attempt.
+ */
 const FAILURES = 3
-/** Longer than a restart of an engine's worker process; Envoy's 30 s would idle a GPU for a short fault. */
+/**
+ * The duration of a first ejection. It is longer than a restart of an engine's worker process takes; Envoy's 30 s would
+ * leave a GPU idle after a short fault.
+ */
 const BASE_EJECTION_MS = 10_000
-/** Envoy's `max_ejection_time`. A member that stayed in rotation for as long starts again with the base. */
+/**
+ * The longest ejection, as Envoy's `max_ejection_time`. After a member was in rotation for longer than this, its next
+ * ejection has the base duration again.
+ */
 const MAX_EJECTION_MS = 300_000
-/** If more members fail than this share, the cause is shared, and the others could not take the load. */
+/**
+ * The largest share of members that is ejected at a time. If more of them fail, they probably have a common cause, and
+ * the others could not carry the load.
+ */
 const MAX_EJECTED_SHARE = 0.5
 
 const ENGINE_FAULTS: ReadonlySet<ErrorCode> = new Set([
@@ -23,7 +35,7 @@ const ENGINE_FAULTS: ReadonlySet<ErrorCode> = new Set([
   'engine_timeout',
   'queue_full',
 ])
-/** Statuses of a rejection that are not the request's fault: the proxy's key at the engine, a time-out, overload. */
+/** Statuses of rejections for which the request is not at fault: the proxy's key is invalid, a time-out, overload. */
 const ENGINE_FAULT_STATUSES: ReadonlySet<number> = new Set([401, 408, 429])
 const TOO_MANY_REQUESTS = 429
 
@@ -33,7 +45,7 @@ export function isEngineFault({ code, status }: ProxyError): boolean {
 }
 
 interface MemberState {
-  /** Failures since the last success, of requests that did not overlap. */
+  /** The number of failures since the last success; overlapping requests count once. */
   failures: number
   lastFailureMs: number
   ejections: number
@@ -56,9 +68,9 @@ export class OutlierDetector {
   }
 
   /**
-   * Counts a failure. Overlapping requests count once: an engine that aborts all requests for a weight update, or that
-   * is restarted, fails hundreds at once.
-   * @param dispatchedAtMs when the request got its slot
+   * Counts a failure. Overlapping requests count once, because an engine that is restarted, or aborts all requests for
+   * a weight update, fails hundreds at the same time.
+   * @param dispatchedAtMs the time at which the request received its slot
    * @param memberCount the number of members, ejected ones included
    * @returns the ejection that begins now, if any
    */
@@ -88,7 +100,7 @@ export class OutlierDetector {
     return { forMs, failures }
   }
 
-  /** Returns for how long the member stays ejected; 0: it is in rotation. */
+  /** Returns the remaining time of the member's ejection in milliseconds; 0 if it is in rotation. */
   getEjectionMs(memberId: string, nowMs: number): number {
     return Math.max(0, (this.#members.get(memberId)?.ejectedUntilMs ?? 0) - nowMs)
   }

@@ -46,7 +46,7 @@ export class PauseWatch {
 
   end(): void {
     if (this.#current === undefined) return
-    logEvent(this.#options.logger, 'resumed', { paused_ms: this.#pausedMs() })
+    logEvent(this.#options.logger, 'resumed', { paused_ms: this.#getPausedMs() })
     this.close()
   }
 
@@ -60,18 +60,18 @@ export class PauseWatch {
 
   #reachLimit(): void {
     this.isOverLimit = true
-    logEvent(this.#options.logger, 'pause_limit_reached', { paused_ms: this.#pausedMs() })
+    logEvent(this.#options.logger, 'pause_limit_reached', { paused_ms: this.#getPausedMs() })
     this.#options.onLimit()
   }
 
   #remindAfter(delayMs: number): void {
     this.#cancelReminder = this.#options.clock.after(delayMs, () => {
-      logEvent(this.#options.logger, 'still_paused', { paused_ms: this.#pausedMs() })
+      logEvent(this.#options.logger, 'still_paused', { paused_ms: this.#getPausedMs() })
       this.#remindAfter(2 * delayMs)
     })
   }
 
-  #pausedMs(): number {
+  #getPausedMs(): number {
     return Math.round(this.#options.clock.nowMs() - this.#current!.beganMs)
   }
 }

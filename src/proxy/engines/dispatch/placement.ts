@@ -1,6 +1,6 @@
 /**
- * Placement of requests: pure rules over the members' loads, the same for engines and workers. The scheduler keeps the
- * state.
+ * Placement of requests: pure functions of the members' loads, the same for engines and workers. The scheduler stores
+ * the state.
  */
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { UnavailableReason } from '../port/engine-client.ts'
@@ -18,15 +18,15 @@ export interface Member {
   readonly maxConcurrency: number
   readonly healthy: boolean
   /**
-   * Set while the member gets no new requests because it is asleep or paused. Requests wait for it as for a full
+   * Set while the member receives no new requests because it is asleep or paused. Requests wait for it as for a full
    * member; running ones are not interrupted.
    */
   readonly unavailable?: UnavailableReason | undefined
-  /** Whether the member finishes its running requests and gets no new ones. */
+  /** Whether the member finishes its running requests and receives no new ones. */
   readonly draining: boolean
-  /** Its last requests failed: it gets new ones only if no other member could serve them. */
+  /** Whether its last requests failed, so that it receives new ones only if no other member could serve them. */
   readonly ejected?: boolean | undefined
-  /** The models that it serves; empty: it reports none, and gets requests for any. */
+  /** The models that it serves; empty: it reports none, and receives requests for any model. */
   readonly models: readonly string[]
   /** The version of its weights as last reported; absent: unknown. */
   readonly weightVersion?: string | undefined
@@ -51,11 +51,11 @@ export interface MemberLoad extends Member {
 export interface PlacementRequirements {
   readonly model?: string | undefined
   readonly needs?: MemberCapability | undefined
-  /** Whether only members qualify that list the model, even if none does. */
+  /** Whether members that do not list the model are excluded, even if no member lists it. */
   readonly mustServe?: boolean | undefined
-  /** Only members qualify whose weights are not known to be older. */
+  /** Excludes members whose weights are known to be older. */
   readonly minWeightVersion?: string | undefined
-  /** Members that failed this request: they get it again only if no other member could ever serve it. */
+  /** Members that failed this request: they receive it again only if no other member could ever serve it. */
   readonly avoid?: readonly string[] | undefined
 }
 
@@ -78,8 +78,8 @@ export function hasRoom(member: MemberLoad): boolean {
 
 /**
  * Returns whether a session should leave `home` for `other`, which costs it its prefix cache: `home` is full while
- * `other` is at most three quarters full, or `home` is at least twice as loaded and has at least four requests more.
- * Between two nearly full members a request waits for its own, so that saturation does not shuffle every session.
+ * `other` is at most three quarters full, or `home` is at least twice as loaded and has at least four requests more. If
+ * both are nearly full, a request waits for its home, so that saturation does not move every session.
  */
 export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolean {
   if (!hasRoom(home) && computeLoad(other) <= ROOMY_LOAD) return true
@@ -150,10 +150,10 @@ export function createUnlistedPolicyError(
   }
 }
 
-/** The limit for an error message; an engine may list hundreds of adapters. */
+/** The largest number of names in the error message: an engine may list hundreds of adapters. */
 const MAX_NAMES = 8
 
-/** Returns whether a version is older than another one. Only numbers have an order. */
+/** Returns whether a version is older than another one; false unless both are numbers. */
 export function isOlderVersion(version: string | undefined, than: string | undefined): boolean {
   return Number(version || Number.NaN) < Number(than || Number.NaN)
 }

@@ -2,9 +2,10 @@
  * Decides which engine or worker serves which request: a state machine without timers, promises or I/O. The caller
  * passes the time and acts on the return values; `dispatcher.ts` does so.
  *
- * Requests that cannot be served at once wait in one bounded queue. Every change that may free a slot walks the queue
- * in order of arrival, so that the oldest request that could use the slot gets it. Candidates are computed once per
- * walk for all requests with equal requirements, since thousands may wait for hundreds of members.
+ * Requests that cannot be served immediately wait in one bounded queue. After each change that may free a slot, the
+ * queue is walked in order of arrival, so that the slot is assigned to the oldest request that can use it. Candidates
+ * are computed once per walk for all requests with equal requirements, since thousands may wait for hundreds of
+ * members.
  */
 import {
   chooseMember,
@@ -30,7 +31,7 @@ export interface QueuedRequest extends PlacementRequirements {
   sessionId: string
 }
 
-/** A slot that a request occupies until `release(callId)`. */
+/** A slot that a request occupies until `release(requestId)`. */
 export interface Assignment {
   requestId: string
   memberId: string
@@ -52,13 +53,14 @@ export interface SchedulerStats {
 }
 
 /**
- * The number of sessions whose affinity is kept; beyond it the least recently active one is discarded. A worker may not
- * learn that a session has ended, and an agent may leave without ending its session.
+ * The number of sessions whose affinity is stored; beyond it, that of the least recently active session is discarded. A
+ * limit is needed because a worker may not learn that a session has ended, and an agent may leave without ending its
+ * session.
  */
 const MAX_HOMES = 100_000
 
 interface WaitingRequest extends QueuedRequest {
-  /** When the request fails unless a member that could serve it appears. */
+  /** The time at which the request fails unless a member that could serve it has appeared. */
   giveUpAtMs: number
   /** False once its session was released: the request is still served, but creates no affinity. */
   sticky: boolean
@@ -70,8 +72,8 @@ interface WaitingRequest extends QueuedRequest {
 interface QueueWalkResult {
   readonly candidates: readonly MemberLoad[]
   /**
-   * Home members of sessions whose requests cannot start: other requests with the same home cannot either, since loads
-   * only rise during a walk.
+   * Members that the sessions of requests that cannot start have affinity to; undefined: none. Other requests with
+   * affinity to the same member cannot start either, since loads only rise during a walk.
    */
   readonly stuckAt: Set<string | undefined>
 }
@@ -192,8 +194,9 @@ export class Scheduler {
   }
 
   /**
-   * Removes and returns the requests that no member could serve for `waitMs`. The wait of all others restarts: there is
-   * no limit while members are merely busy, or during a pause. To be called about every second while requests wait.
+   * Removes and returns the requests that no member could serve for `waitMs`. Restarts the wait of requests whose
+   * members are merely busy, and of all requests during a pause, since these waits are unlimited. To be called about
+   * every second while requests wait.
    */
   expire(nowMs: number): string[] {
     const expired: string[] = []
@@ -273,7 +276,7 @@ export class Scheduler {
     return free
   }
 
-  /** @param kinds those of this walk, during which only loads change */
+  /** Returns the results for requests of this kind, computed once per walk. @param kinds the results of this walk */
   #getKind(request: WaitingRequest, kinds: Map<string, QueueWalkResult>): QueueWalkResult {
     let kind = kinds.get(request.kind)
     if (kind === undefined) {

@@ -1,4 +1,3 @@
-/** The weight versions of one request, for engines whose responses do not report both. */
 import type { GenerationEnd, GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { EngineHealthWatch } from './engine-health.ts'
 
@@ -8,8 +7,8 @@ type WeightSource = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
  * Adds weight versions that an engine's response omits, from its last health check. If the version has been discarded
  * since the start, the end is marked as unknown (null), because the weights may have changed.
  *
- * A complete response arrives when sampling has ended. Its first token is older, perhaps by minutes, and may belong to
- * former weights: its start gets the version that was known at dispatch.
+ * A complete response arrives when sampling has ended. Its first token is older, perhaps by minutes, and may have been
+ * sampled from earlier weights. The start event therefore receives the version that was known at dispatch.
  */
 export class WeightStamp {
   readonly #engine: WeightSource
@@ -18,7 +17,10 @@ export class WeightStamp {
   #isReported = false
   #isStamped = false
 
-  /** To be constructed just before dispatch. @param engine the live state of the engine */
+  /**
+   * Must be constructed just before dispatch, because it stores the current version.
+   * @param engine read again for each batch
+   */
   constructor(engine: WeightSource) {
     this.#engine = engine
     this.#versionAtDispatch = engine.weightVersion
@@ -34,7 +36,7 @@ export class WeightStamp {
     }
     this.#isReported ||= batch.some((event) => event.type !== 'delta' && event.weightVersion !== undefined)
     if (this.#isReported) return batch
-    const version = this.#versionAtEnd(this.#isStamped)
+    const version = this.#getVersion(this.#isStamped)
     if (version === undefined) return batch
     this.#isStamped = true
     return batch.map((event) => {
@@ -47,7 +49,7 @@ export class WeightStamp {
 
   #stampComplete(start: GenerationStart, end: GenerationEnd): { start: GenerationStart; end: GenerationEnd } {
     const atEnd =
-      end.weightVersion ?? start.weightVersion ?? this.#versionAtEnd(this.#versionAtDispatch !== undefined)
+      end.weightVersion ?? start.weightVersion ?? this.#getVersion(this.#versionAtDispatch !== undefined)
     // The weights have not changed since dispatch: the version at the end applies to the start too.
     const unchanged = this.#engine.timesForgotten === this.#timesForgotten ? (atEnd ?? undefined) : undefined
     const atStart = start.weightVersion ?? this.#versionAtDispatch ?? unchanged
@@ -57,8 +59,8 @@ export class WeightStamp {
     }
   }
 
-  /** @param wasKnown at the start @returns null: unknown now */
-  #versionAtEnd(wasKnown: boolean): string | null | undefined {
+  /** Returns the engine's current version; null if it is unknown now, but was known at the start. */
+  #getVersion(wasKnown: boolean): string | null | undefined {
     return this.#engine.weightVersion ?? (wasKnown ? null : undefined)
   }
 }

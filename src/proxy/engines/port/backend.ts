@@ -16,16 +16,17 @@ export interface BackendMember {
   /** Set while the member receives no new requests because it is asleep or paused. */
   unavailable?: UnavailableReason | undefined
   /**
-   * The time for which the member receives no new requests because its last ones failed; undefined: it is in rotation.
+   * The remaining time for which the member receives no new requests because its last ones failed; undefined if it is
+   * in rotation.
    */
   ejectedForMs?: number | undefined
   /** Workers only: false while the worker is disconnected and its requests wait for it to reconnect. */
   connected?: boolean
   /** Token mode: whether the member's tokenizer is the one that tokenizes the prompts. */
   tokenizer?: TokenizerVerdict | undefined
-  /** Engines behind a worker: the engine's ids of the text by which tokenizers are compared. */
+  /** Set by a worker's backend: the engine's ids of `TOKENIZER_TEXT`, by which the proxy compares tokenizers. */
   textIds?: readonly number[]
-  /** Engines behind a worker: the engine's prompts of the chats by which templates are compared. */
+  /** Set by a worker's backend: the prompt ids of `COMPARED_CHATS`, by which the proxy compares templates. */
   chatIds?: TokenizerReply['chatIds'] | undefined
   /** The number of requests in flight. */
   inFlight: number
@@ -67,7 +68,7 @@ export interface Backend {
   /** Returns the models that can be requested now, each once. */
   listModels(): Promise<EngineModel[]>
 
-  /** Counts the tokens of a prompt; rejected if no engine can count exactly. */
+  /** Counts the tokens of a prompt. Rejects if no engine can count exactly. */
   countTokens: TokenCounter
 
   /** Discards the affinity of a session that has ended. */

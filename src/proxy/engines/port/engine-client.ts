@@ -27,8 +27,8 @@ export interface EngineHealth extends TokenizerReply {
 }
 
 /**
- * The reason: a trainer has put the engine to sleep, or has paused it. An engine that pauses in order to sleep may
- * report only `paused`.
+ * The reason why a healthy engine samples nothing: a trainer has put it to sleep, or has paused it. An engine that
+ * pauses in order to sleep may report only `paused`.
  */
 export type UnavailableReason = 'asleep' | 'paused'
 
@@ -36,10 +36,14 @@ export interface EngineClient {
   readonly kind: EngineKind
   /** The name of the engine in logs, stored turns and `/health`: its URL without credentials, or `embedded`. */
   readonly name: string
-  /** Whether the engine serves token mode (`GenerationRequest.promptTokenIds`); others reject it as `unsupported`. */
+  /**
+   * Whether the engine serves token mode (`GenerationRequest.promptTokenIds`); otherwise it rejects ids as
+   * `unsupported`.
+   */
   readonly takesTokenIds: boolean
   /**
-   * Whether the engine serves images in token mode (`GenerationRequest.images`); absent: rejects them as `unsupported`.
+   * Whether the engine serves images in token mode (`GenerationRequest.images`); if absent, it rejects them as
+   * `unsupported`.
    */
   readonly takesImages?: boolean
 
@@ -47,12 +51,13 @@ export interface EngineClient {
   readonly warning?: string | undefined
 
   /**
-   * Serves one request: pushes its events to `sink` and resolves after the last one, `end`. Aborting `signal`, or an error
-   * of the sink, cancels the engine's work immediately. Does not retry; the backend does.
+   * Serves one request: pushes its events to `sink` and resolves after the last one, `end`. Aborting `signal`, or an
+   * error of the sink, cancels the engine's work immediately. Does not retry; the backend does.
    * @throws ProxyError `unsupported` (the engine lacks a capability), `engine_unreachable` (no connection: nothing was
    *   sampled), `engine_rejected` (the engine's 4xx, with its status and body), `engine_failed` (its 5xx, or a response
-   *   that violates its protocol), `engine_aborted` (it aborted the request, as for new weights), `engine_lost` (the
-   *   connection ended before `end`), `engine_timeout` (the engine stopped sending), and what the sink throws. After an abort: `signal.reason`.
+   *   that violates its protocol), `engine_aborted` (it aborted the request, for instance to load new weights),
+   *   `engine_lost` (the connection ended before `end`), `engine_timeout` (the engine stopped sending), and errors of
+   *   the sink. After an abort: `signal.reason`.
    */
   generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void>
 
@@ -63,20 +68,20 @@ export interface EngineClient {
   score?: ScoreFunction
 
   /**
-   * Returns the text that each token adds. Present if this kind of engine may support it.
-   * @returns undefined if this engine does not
+   * Returns the text that each token adds. Present if engines of this kind may support it.
+   * @returns undefined if this engine does not support it
    * @throws ProxyError as {@link generate}
    */
   getTokenTexts?(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined>
 
   /**
    * Checks whether the engine serves.
-   * @param question about its tokenizer
+   * @param question a query about the engine's tokenizer, to which the result contains the reply
    * @throws ProxyError `engine_unreachable` or `engine_failed`
    */
   checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth>
 
-  /** Discards a session that sends no more requests, here and at the server. Returns immediately. */
+  /** Discards the data of a session that has ended, in this client and at the server. Does not wait for the server. */
   endSession?(sessionId: string): void
 
   /** Closes idle connections. The caller must have cancelled running generations. */

@@ -1,17 +1,23 @@
 /**
- * Part of the engine port: comparison of tokenizers and templates. In token mode the same ids are a different text to
- * an engine with another tokenizer, and its responses do not show this. Therefore each engine is queried for its ids of
- * one text, and for the prompts that its own template renders of chats.
+ * Part of the engine port: comparison of tokenizers and templates. In token mode, an engine with another tokenizer
+ * reads the ids as a different text, and its responses do not show this. Each engine is therefore queried for its ids
+ * of a test text, and for the prompts that its own template renders of test chats.
  */
 
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 
-/** Scripts, digits, spaces and an emoji: vocabularies that agree on all of it agree on every prompt. */
+/**
+ * The test text: many scripts, digits, spaces and an emoji. Tokenizers that agree on it are assumed to agree on every
+ * prompt.
+ */
 export const TOKENIZER_TEXT =
   'The quick brown fox: 1234567890, 3.14159\n\tdef f(x):  return x**2\n\nÀ Zürich, naïve façade; Привет, мир; 你好,世界; こんにちは; 안녕하세요; مرحبا بالعالم; नमस्ते 🙂👍'
 
 const MESSAGES = [{ role: 'user' as const, content: 'Say hello.' }]
-/** Engines render a tool differently: SGLang's chat route adds fields that the agent omitted. */
+/**
+ * The tool of a test chat, because engines render tools differently: SGLang's chat route adds fields that the agent
+ * omitted.
+ */
 const TOOL = {
   type: 'function' as const,
   function: {
@@ -38,14 +44,15 @@ export interface TokenizerQuery {
 
 /** The engine's response to a {@link TokenizerQuery}, as far as it supports one. */
 export interface TokenizerReply {
-  /** The engine's ids of the text in the question. */
+  /** The engine's ids of the query's text. */
   textIds?: readonly number[]
-  /** The engine's text of each id in the question; undefined for an id that it does not report. */
+  /** The engine's text of each id in the query; undefined for an id that it does not report. */
   idTexts?: readonly (string | undefined)[]
+  /** The ids of the prompts that the engine's template renders, by name of the chat in {@link COMPARED_CHATS}. */
   chatIds?: Readonly<Record<string, readonly number[]>>
 }
 
-/** The tokenizer that tokenizes the prompts. */
+/** The proxy's tokenizer, which tokenizes the prompts. */
 export interface ExpectedTokenizer {
   /** The name given by `--tokenizer`. */
   readonly name: string
@@ -60,13 +67,14 @@ export function createTokenizerQuery({ ids }: Pick<ExpectedTokenizer, 'ids'>): T
   return { text: TOKENIZER_TEXT, ids, chats: true }
 }
 
-/** The result of a comparison. `unknown`: the engine does not report its tokenizer. */
+/**
+ * The result of a comparison of tokenizers. `split`: the vocabulary is the same, but the text is split differently, so
+ * that sampled ids have the same text. `other`: the vocabulary differs. `unknown`: the engine does not report its
+ * tokenizer.
+ */
 export type TokenizerVerdict = 'same' | 'split' | 'other' | 'unknown'
 
-/**
- * Compares an engine's tokenizer with the expected one.
- * @returns `split` if the vocabulary is the same and the text is split differently: sampled ids have the same text
- */
+/** Compares an engine's tokenizer with the expected one. */
 export function judgeTokenizer(
   expected: ExpectedTokenizer,
   { textIds, idTexts }: TokenizerReply,
@@ -82,7 +90,7 @@ export function judgeTokenizer(
   return decode(textIds) === decode(ids) ? 'split' : 'other'
 }
 
-/** Formats both names and the first difference. */
+/** Describes the first difference between an engine's tokenizer and the expected one. */
 export function describeTokenizerMismatch(
   verdict: 'split' | 'other',
   expected: ExpectedTokenizer,
@@ -99,7 +107,7 @@ export function describeTokenizerMismatch(
   const difference = `id ${i + 1} of a text is ${textIds[i] ?? 'missing'} here and ${ids[i] ?? 'missing'} there`
   return verdict === 'other'
     ? `the tokenizer of ${model} is not that of --tokenizer ${name}: ${difference}`
-    : `the tokenizer of ${model} cuts text in other places than that of --tokenizer ${name}: ${difference}`
+    : `the tokenizer of ${model} splits text differently from that of --tokenizer ${name}: ${difference}`
 }
 
 /** Describes a prompt that the engine's own chat route renders differently; undefined if none is known. */

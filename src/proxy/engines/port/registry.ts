@@ -14,10 +14,7 @@ export interface RegistryEntry {
   weight: number
   /** The version of the worker protocol; null for an engine. */
   version: 1 | 2 | null
-  /**
-   * The number of requests in flight. If a worker reports its own count, that count, which includes other proxies'
-   * requests.
-   */
+  /** The number of requests in flight. A worker may report its own count, which includes requests of other proxies. */
   load: number
   maxConcurrency: number
   models: string[]

@@ -16,7 +16,8 @@ export interface ScoreRequest {
 
 /**
  * The scores of one completion token, as natural logarithms of the model's distribution before temperature and every
- * other sampling parameter. Engines score prompts that way, whatever distribution their sampled logprobs belong to.
+ * other sampling parameter. Engines score prompts by this distribution, even if their sampled logprobs belong to
+ * another one.
  */
 export interface TokenScore {
   readonly logprob: number
@@ -32,7 +33,7 @@ export interface ScoreResult {
 }
 
 /**
- * Scores a completion.
+ * A function that scores a completion.
  * @throws ProxyError as `EngineClient.generate`, and `engine_failed` for a response that does not cover every token
  */
 export type ScoreFunction = (request: ScoreRequest, signal: AbortSignal) => Promise<ScoreResult>

@@ -67,9 +67,9 @@ export class GenerateReader implements JsonReader {
 
   /**
    * Reads one event, or the complete response.
-   * @throws ProxyError `engine_failed` if it is the engine's error or has inconsistent tokens, `engine_lost` for an error
-   *   after tokens; `engine_aborted` if the
-   *   engine aborted the request, `engine_rejected` if it did so because of an error in the request
+   * @throws ProxyError `engine_failed` if it is the engine's error or has inconsistent tokens, `engine_lost` for an
+   *   error after tokens; `engine_aborted` if the engine aborted the request, `engine_rejected` if it did so because of
+   *   an error in the request
    */
   read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
     const response = this.#parse(json.toString(), isComplete)

@@ -1,7 +1,7 @@
 /**
  * Verifies that vLLM samples after the ids that it was sent. Its sources say that it does, so only a share of the
- * prompts is compared: that of the first request to a new or restarted server, and then one in {@link PROMPTS_PER_CHECK};
- * after a difference, all. The token counts are compared for each request.
+ * prompts is compared: that of the first request to a new or restarted server, and then one in
+ * {@link PROMPTS_PER_CHECK}; after a difference, all. The token counts are compared for each request.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import type { EventSink, GenerationEvent } from '../../../../protocol/canonical/events.ts'

@@ -96,7 +96,8 @@ export class EngineConnection {
    * Sends a request.
    * @param path after the engine's base path, such as `/v1/models`
    * @param json the body of a POST, perhaps in chunks; without it, the request is a GET
-   * @param agentRequest an agent's request: routers send those of one session to one engine, and traced ones name their span
+   * @param agentRequest an agent's request: routers send those of one session to one engine, and traced ones name their
+   *   span
    * @returns the response once its status is known to be 2xx
    * @throws ProxyError `engine_unreachable`, `engine_rejected`, `engine_failed`, `engine_lost`, `engine_timeout`. After
    *   an abort: `signal.reason`.

@@ -95,8 +95,8 @@ export function isError(response: Record<string, unknown>): boolean {
  * SGLang (0.5.23) report the real one in `error.code`; 4xx is an error of the client, for instance a sampling parameter
  * that the engine's core rejects.
  * @param json the response as received
- * @param code the code of an error of the engine. `engine_lost`: in the middle of a response, as vLLM reports the end of
- *   its core; the tokens before it are complete
+ * @param code the code of an error of the engine. `engine_lost`: in the middle of a response, as vLLM reports the end
+ *   of its core; the tokens before it are complete
  */
 export function convertErrorBody(
   engine: string,

@@ -11,8 +11,8 @@ import { SseParser } from './sse.ts'
 const DONE = /^\s*\[DONE\]\s*$/
 
 /**
- * Pushes the events of an engine's response to `request` to `sink`. The response determines whether it is streamed: some
- * engines respond completely although a stream was requested.
+ * Pushes the events of an engine's response to `request` to `sink`. The response determines whether it is streamed:
+ * some engines respond completely although a stream was requested.
  * @throws as EngineClient.generate
  */
 export function readCompletion(

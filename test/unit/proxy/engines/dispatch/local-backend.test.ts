@@ -167,7 +167,7 @@ t.test(
     clock.advance(INTERVAL_MS)
     await settle()
     t.match(backend.getStatus().members, [
-      { healthy: true, tokenizer: 'split', warning: /cuts text in other places/ },
+      { healthy: true, tokenizer: 'split', warning: /splits text differently/ },
     ])
     t.match(
       await serve('s'),
