@@ -7,7 +7,9 @@ import { createChecker, createListChecker, LargeInteger, toNullable } from '../c
 import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 
-/** The engine interprets fields other than `type`: text, images, audio, files, and later kinds of parts. */
+/**
+ * The fields of a part other than `type` are interpreted by the engine, so that new kinds of parts need no change here.
+ */
 const ContentPart = Type.Object({ type: Type.String() })
 
 const MessageToolCall = Type.Object({

@@ -1,7 +1,7 @@
 /**
  * OpenAI Chat Completions, the response, complete and streamed:
- * https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Token ids are where vLLM
- * (`choices[].token_ids`, `prompt_token_ids` at the root) and LiteLLM (`provider_specific_fields`) have them.
+ * https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Token ids are in the fields of vLLM
+ * (`choices[].token_ids`, `prompt_token_ids` at the root) and of LiteLLM (`provider_specific_fields`).
  */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
@@ -50,14 +50,17 @@ function toChoice(completion: Completion, index: number, responseOptions: Respon
   }
 }
 
-/** Returns both names: current vLLM only has `reasoning`; SGLang, LiteLLM and vLLM before 0.12 `reasoning_content`. */
+/**
+ * Returns the reasoning under both names: current vLLM sends only `reasoning`; SGLang, LiteLLM and vLLM before 0.12
+ * send `reasoning_content`.
+ */
 function buildReasoningFields(reasoning: string): object {
   return { reasoning_content: reasoning, reasoning }
 }
 
 /**
- * Returns whether a completion has output other than text: OpenAI then has null for the text, and agents read an empty
- * response as text.
+ * Returns whether a completion has output other than text. Its content is then null if it has no text, as in OpenAI's
+ * API; without other output the content is an empty text, because agents expect text.
  */
 function hasOtherOutput({ toolCalls, refusal, extra }: Completion): boolean {
   return toolCalls.length > 0 || refusal !== null || 'function_call' in extra || 'audio' in extra
@@ -101,7 +104,7 @@ export class ChatStreamWriter {
     return text
   }
 
-  /** Serializes the constant part of each chunk once: writing runs for every token. */
+  /** Serializes the constant part of all chunks once, because a chunk is written for every token. */
   #frame(model: string): void {
     const { turnId, createdS, choice = 0 } = this.#identity
     const root = { id: `chatcmpl-${turnId}`, object: 'chat.completion.chunk', created: createdS, model }
@@ -154,7 +157,7 @@ export class ChatStreamWriter {
 
 function buildMessageDelta(delta: GenerationDelta, showReasoning: boolean): string {
   const reasoning = showReasoning ? delta.reasoning : undefined
-  // Most deltas are text only, and there is one for every token.
+  // A fast path: most deltas contain only text, and there is one for every token.
   if ((delta.toolCalls ?? reasoning ?? delta.refusal ?? delta.extra) === undefined) {
     return delta.content === undefined ? '{}' : `{"content":${JSON.stringify(delta.content)}}`
   }

@@ -9,7 +9,7 @@ export function toNullable<S extends TSchema>(schema: S) {
   return Type.Optional(Type.Union([schema, Type.Null()]))
 }
 
-/** An integer of up to 64 bits, which is raw JSON where a JavaScript number would round it. */
+/** An integer of up to 64 bits. It is represented by its JSON text if a JavaScript number would round it. */
 export const LargeInteger = Type.Unsafe<number | RawNumber>(
   Type.Refine(
     Type.Unknown({ description: 'An integer of up to 64 bits' }),
@@ -56,7 +56,9 @@ export function createChecker<S extends TSchema>(schema: S): (value: unknown, at
 }
 
 /**
- * Works like {@link createChecker}, for an object with a list of which most elements were checked in earlier requests.
+ * Works like {@link createChecker}, for an object with a list. Elements that were checked in earlier requests are not
+ * checked again.
+ * @param field the name of the list
  * @param element the schema of each element of the list
  */
 export function createListChecker<S extends TObject>(
@@ -83,8 +85,8 @@ export function isObject(value: unknown): value is object {
 }
 
 /**
- * Describes the best of several errors: a union fails with one for each of its members, and the one with the longest
- * path is of the member that the client meant.
+ * Creates an error from the most specific of several schema errors: a union fails with one for each of its members, and
+ * the one with the longest path belongs to the member that the client meant.
  */
 function createValidationError(errors: readonly SchemaError[], at: readonly string[]): ProxyError {
   const named = errors.map((error) => ({ error, path: [...at, ...getErrorPath(error)] }))

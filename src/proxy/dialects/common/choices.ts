@@ -1,4 +1,4 @@
-/** Responses with several choices (`n` above 1), in either of OpenAI's dialects. */
+/** Responses with several choices (`n` above 1), in Chat Completions and Completions. */
 
 import { createInvalidError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
@@ -17,14 +17,14 @@ export function parseChoiceCount(n: number | null | undefined): { choices?: numb
   return n === undefined || n === null || n === 1 ? {} : { choices: n }
 }
 
-/** @throws ProxyError `invalid_request` for more choices than one request may have */
+/** Rejects a request for more choices than the limit. @throws ProxyError `invalid_request` */
 export function rejectTooManyChoices(choices: number, limit: number): void {
   if (choices > limit) throw createInvalidError(`'n' must be at most ${limit}, and is ${choices}`, 'n')
 }
 
 /**
- * Sums usage like OpenAI: the prompt once, and the sampled tokens of all choices.
- * @returns undefined while a choice has none
+ * Sums usage as OpenAI does: the prompt once, and the sampled tokens of all choices.
+ * @returns undefined if the usage of a choice is unknown
  */
 export function sumUsage(completions: readonly Pick<Completion, 'end'>[]): Usage | undefined {
   const usages = completions.map(({ end }) => end?.usage).filter((usage) => usage !== undefined)
@@ -48,10 +48,10 @@ function sumTokens(records: readonly object[]): Record<string, number> {
   return sums
 }
 
-/** A writer of one choice's chunks, without the parts that a stream has once for all choices. */
+/** A writer of one choice's chunks, without the end of the stream, which all choices share. */
 interface ChoiceWriter {
   write(events: readonly GenerationEvent[]): string
-  /** Returns the usage, if the agent requested it, and the end of the stream. */
+  /** Returns the usage chunk, if the agent requested it, and the end of the stream. */
   finish(usage: Usage | undefined): string
 }
 

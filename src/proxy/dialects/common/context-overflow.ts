@@ -1,14 +1,14 @@
 /**
- * Error messages of engines for a prompt and completion that exceed the model's context; each engine words them
- * differently.
+ * Parser of engines' error messages about a prompt and completion that exceed the model's context. Each engine words
+ * them differently.
  */
 import type { ProxyError } from '../../../base/errors.ts'
 
-/** The figures of such a message, in tokens. */
+/** The numbers in the error message of a context overflow, in tokens. */
 export interface ContextOverflow {
   limit: number
   prompt?: number | undefined
-  /** The requested maximum. */
+  /** The requested maximum length of the completion. */
   completion?: number | undefined
 }
 
@@ -33,7 +33,7 @@ const COMPLETION = [
   /is too large: (\d+)/,
 ]
 
-/** @returns undefined for any other error */
+/** Returns the numbers of a context overflow; undefined for any other error. */
 export function readContextOverflow({ code, message }: ProxyError): ContextOverflow | undefined {
   if (code !== 'engine_rejected' && code !== 'context_length_exceeded') return undefined
   const limit = findFirstNumber(LIMIT, message)

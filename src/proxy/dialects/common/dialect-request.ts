@@ -1,12 +1,15 @@
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 
-/** The parts of a response, beyond the text, that an agent requested. What is recorded never depends on them. */
+/** The parts of a response, beyond the text, that an agent requested. The recorded turn does not depend on them. */
 export interface ResponseOptions {
   logprobs: boolean
   tokenIds: boolean
   /** Whether the response shows the model's reasoning. */
   reasoning: boolean
-  /** Whether reasoning that is not shown is sent sealed, so that the next request can return it. */
+  /**
+   * Whether reasoning that is not shown is sent in sealed form (`sealed-reasoning.ts`), so that the next request can
+   * return it.
+   */
   sealedReasoning?: boolean
   /** Whether a stream ends with a usage chunk. */
   streamUsage: boolean
@@ -22,16 +25,16 @@ export type DialectRequest = CanonicalRequest & {
   annotations?: Record<string, unknown>
 }
 
-/** The identification of a response on the wire. */
+/** The fields that identify a response on the wire. */
 export interface ResponseIdentity {
   /** The turn's id; each dialect adds its prefix. */
   turnId: string
-  /** Seconds since the epoch. */
+  /** The start of the turn, in seconds since the epoch. */
   createdS: number
-  /** Seconds since the epoch; undefined until the end is committed. */
+  /** The end of the turn, in seconds since the epoch; undefined until it is committed. */
   readonly endedS?: number | undefined
-  /** The model that the agent requested; the engine's name of it replaces it once known. */
+  /** The model that the agent requested. Responses contain the engine's name of the model instead, once it is known. */
   model: string
-  /** The index of the choice, from 0. Absent: it is the only one, and the stream ends with it. */
+  /** The index of the choice, from 0. If absent, it is the only one, and the stream ends with it. */
   choice?: number
 }

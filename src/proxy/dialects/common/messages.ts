@@ -1,10 +1,11 @@
-/** Canonical messages and their parts, built by dialects that have their own content types. */
+/** Builders of canonical messages and their parts, for dialects with their own content types. */
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 
 export type ContentPart = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 
 /**
- * Returns content: a single text as a string; the engine or the chat template joins several, as for Chat Completions.
+ * Converts parts to the content of a message. A single text becomes a string; several parts stay a list, which the
+ * engine or the chat template joins, as for Chat Completions.
  */
 export function toMessageContent(parts: readonly ContentPart[]): string | ContentPart[] {
   const [first, second] = parts
@@ -13,8 +14,8 @@ export function toMessageContent(parts: readonly ContentPart[]): string | Conten
 }
 
 /**
- * Returns a text in place of a file that no engine can show to its model. An agent that read the file continues, and
- * its model knows why it sees nothing.
+ * Returns a text that replaces a file that no engine can show to its model, so that the agent can continue and the
+ * model knows why the file has no content.
  */
 export function describeFile(mediaType?: string): ContentPart {
   const ofType = mediaType === undefined ? '' : ` of type ${mediaType}`
@@ -25,8 +26,8 @@ export function describeFile(mediaType?: string): ContentPart {
 }
 
 /**
- * Marks a failed tool call: canonical tool messages have no flag for it, and the model must be able to tell a failure
- * from a result.
+ * The prefix of a failed tool call's result: canonical tool messages have no flag for failures, and the model must
+ * recognize one.
  */
 const ERROR_PREFIX = 'Error: '
 

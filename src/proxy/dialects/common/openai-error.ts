@@ -13,8 +13,8 @@ interface OpenAiErrorBody {
 }
 
 /**
- * Converts an error into OpenAI's form: https://platform.openai.com/docs/guides/error-codes. An engine's error keeps
- * its message; a prompt that does not fit has the code by which agents recognize it.
+ * Converts an error into OpenAI's form: https://platform.openai.com/docs/guides/error-codes. The message of an engine's
+ * error is unchanged; a context overflow has the code by which agents recognize it.
  */
 export function buildOpenAiError(error: ProxyError): OpenAiErrorBody {
   const fromEngine = findEngineError(error.engineBody)
@@ -32,8 +32,8 @@ export function buildOpenAiError(error: ProxyError): OpenAiErrorBody {
 }
 
 /**
- * Returns OpenAI's type and code for a context overflow, for which engines have other types, and the status as the
- * code.
+ * Returns OpenAI's type and code for a context overflow, for which engines send other types, and the HTTP status as the
+ * code; empty for any other error.
  */
 function describeOverflow(error: ProxyError): { type?: string; code?: string } {
   if (!readContextOverflow(error)) return {}

@@ -1,11 +1,12 @@
-/** Request fields without a canonical equivalent: engines have additional fields, vendors have additional features. */
+/** Request fields without a canonical equivalent: additional fields of engines, and fields for features of vendors. */
 import { toJsonText } from './json-text.ts'
 import type { Removal } from './volatile.ts'
 
 /**
- * Fields of Chat Completions that would contradict the lowered request, or request output that this API cannot show.
+ * Fields of Chat Completions that are not forwarded from another dialect, because they would contradict the lowered
+ * request, or request output that the dialect cannot show.
  */
-const CHATS = new Set([
+const UNFORWARDED_CHAT_FIELDS = new Set([
   'prompt',
   'n',
   'best_of',
@@ -22,38 +23,38 @@ const CHATS = new Set([
   'add_generation_prompt',
 ])
 
-interface FieldsOfDialect {
+interface DialectFields {
   /** Fields that are translated into the canonical request. */
   translated: ReadonlySet<string>
-  /** Fields of the vendor that no engine knows, or that have another meaning there. */
+  /** Fields of the vendor that engines do not support, or interpret differently. */
   foreign: ReadonlySet<string>
 }
 
 /**
- * Selects the fields that go to the engine, or are only recorded; engines have additional fields, such as
- * `repetition_penalty`.
+ * Returns the fields that are forwarded to the engine, which has additional fields such as `repetition_penalty`, or
+ * those that are only recorded. Translated fields are in neither.
  */
 export function selectFields(
-  whom: 'engine' | 'record',
+  target: 'engine' | 'record',
   request: Record<string, unknown>,
-  { translated, foreign }: FieldsOfDialect,
+  { translated, foreign }: DialectFields,
 ): Record<string, unknown> {
-  const isKept = (field: string) => foreign.has(field) || CHATS.has(field)
+  const isOnlyRecorded = (field: string) => foreign.has(field) || UNFORWARDED_CHAT_FIELDS.has(field)
   return Object.fromEntries(
     Object.entries(request).filter(
-      ([field]) => !translated.has(field) && isKept(field) === (whom === 'record'),
+      ([field]) => !translated.has(field) && isOnlyRecorded(field) === (target === 'record'),
     ),
   )
 }
 
-/** Returns an object without some of its fields. */
+/** Returns a copy of an object without the named fields. */
 export function omitFields(fields: object, names: ReadonlySet<string>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name)))
 }
 
 /**
  * Returns the annotations of the turn.
- * @param fields of the request that no engine receives
+ * @param fields the request fields that no engine receives
  * @param droppedTools tools that the vendor's servers would run
  */
 export function toAnnotations(
@@ -63,7 +64,7 @@ export function toAnnotations(
 ): Record<string, unknown> | undefined {
   const hasFields = Object.keys(fields).length > 0
   if (!hasFields && removed.length === 0 && droppedTools.length === 0) return undefined
-  // Checked now, because the turn is recorded after the response, when it must not fail.
+  // Serialized to reject excessive nesting now: recording the turn, after the response, must not fail.
   toJsonText(fields)
   return {
     ...(hasFields && { request_fields: fields }),

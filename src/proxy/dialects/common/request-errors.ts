@@ -1,6 +1,9 @@
 import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts'
 
-/** Returns the error for a choice that demands a tool call where no tool is left, which engines reject or ignore. */
+/**
+ * Returns the error for a tool choice that demands a tool call although no tool is left. Engines reject or ignore such
+ * a choice.
+ */
 export function createNoToolLeftError(param: string): ProxyError {
   return createUnsupportedError(
     `'${param}' demands a tool call, and no tool is left that the model can call`,

@@ -9,15 +9,16 @@ export class ToolCallOrder {
   #current: ToolCallArguments | undefined
   readonly #waiting = new Map<number, ToolCallDelta>()
   /**
-   * The indices of all tool calls that have waited. Reading a map from its start would step over each deleted entry.
+   * The indices of all tool calls that have waited, in order. They are in a list because iterating over `#waiting`
+   * steps over each deleted entry.
    */
   readonly #queue: number[] = []
   #released = 0
   readonly #complete = new Set<number>()
 
   /**
-   * Returns the deltas that can be written now. A delta for a complete tool call is dropped unless it has text, which
-   * its writer rejects.
+   * Returns the deltas that can be written now. A delta of a tool call that was completed before is dropped unless it
+   * has text; the caller rejects it then.
    */
   add(delta: ToolCallDelta): ToolCallDelta[] {
     this.#current ??= new ToolCallArguments(delta.index)
@@ -74,7 +75,7 @@ class ToolCallArguments {
     this.index = index
   }
 
-  /** Reads each character once. */
+  /** Scans the delta's arguments, each character once. */
   add({ function: called }: ToolCallDelta): void {
     for (const character of called?.arguments ?? '') {
       if (this.#isComplete) return

@@ -1,24 +1,36 @@
-/** Arguments of tool calls in dialects where they are an object and not the text that the model sampled. */
+/**
+ * Conversion of tool-call arguments for dialects in which they are an object instead of the text that the model
+ * sampled.
+ */
 import { isRecord } from '../../../base/json.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/json-weight.ts'
 import { toJsonText } from './json-text.ts'
 
-/** The member that wraps text that is not a JSON object; Anthropic's documentation on streamed tool input names it. */
+/**
+ * The name of the member that wraps text that is not a JSON object, as in Anthropic's documentation on streamed tool
+ * input.
+ */
 const INVALID_JSON = 'INVALID_JSON'
 
-/** @param written the text that the model sampled */
+/**
+ * Parses arguments. Text that is not a JSON object is wrapped in one.
+ * @param written the text that the model sampled
+ */
 export function parseToolInput(written: string): object {
   if (written.trim() === '') return {}
   try {
     const parsed: unknown = JSON.parse(written)
     if (isRecord(parsed) && !isNestedTooDeeply(parsed)) return parsed
   } catch {
-    // The sampled text reaches the agent and returns unchanged, JSON or not.
+    // Text that is not JSON is wrapped below, so that the agent receives it and returns it unchanged.
   }
   return { [INVALID_JSON]: written }
 }
 
-/** Returns the text that {@link parseToolInput} parsed. @throws ProxyError `invalid_request` */
+/**
+ * Formats arguments as text: text that {@link parseToolInput} wrapped is restored, an object becomes JSON.
+ * @throws ProxyError `invalid_request` if they are nested too deeply
+ */
 export function formatToolArguments(input: unknown): string {
   if (typeof input === 'object' && input !== null && Object.keys(input).length === 1) {
     const { [INVALID_JSON]: written } = input as Record<string, unknown>

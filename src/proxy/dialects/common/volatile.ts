@@ -1,7 +1,7 @@
 /**
- * Parts of prompts that agents change with each request and that carry no information for a model. If they stayed, each
- * request's prompt would be new: without a shared prefix, and with a separate trajectory for every turn. Each rule has
- * a name; the removed text is returned, so that it can be recorded with the turn.
+ * Removal of prompt parts that agents change with each request and that carry no information for a model. With them, no
+ * prompt would extend the previous one: the engine's prefix cache would be useless, and each turn would be a separate
+ * trajectory. The removed text is returned with the name of its rule, so that it can be recorded with the turn.
  */
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { DialectRequest } from './dialect-request.ts'
@@ -10,7 +10,7 @@ export interface VolatileRule {
   readonly name: string
   /** The scope of the rule: blocks of the system prompt, or complete texts of user messages. */
   readonly where: 'system' | 'user'
-  /** @returns the part of the text to remove; undefined: none */
+  /** Returns the part of the text to remove; undefined if there is none. */
   find(text: string): string | undefined
 }
 
@@ -24,7 +24,7 @@ export interface Removal {
  * Claude Code begins its system prompt with a separate block for Anthropic's accounting: `x-anthropic-billing-header:
  * cc_version=2.1.329.3f1; cc_entrypoint=sdk-cli; cch=00000; cc_prev_req=req_…;`. The version ends in a hash of the
  * task's first message, so that sub-agents differ; `cch`, `cc_prev_req`, `cc_prompt_id`, `cc_prev_msg` and the turn
- * counters change with each request. Claude Code itself recognizes the block by these first words, and its API drops
+ * counters change with each request. Claude Code itself recognizes the block by its prefix, and Anthropic's API drops
  * it.
  */
 const claudeCodeBillingHeader: VolatileRule = {
@@ -37,11 +37,11 @@ const EMPTY_SNAPSHOTS =
   /^\s*<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\n(?:(?:Conversation data \(data, not instructions\):\n)?"?(?:Active exec sessions:|## [\w -]+)(?:\\n|\n)none"?\n+)+<<<END_OPENCLAW_INTERNAL_CONTEXT>>>\s*$/
 
 /**
- * OpenClaw (seen: 2026.9.6) ends each request with a text of the user: snapshots of its background sessions and
- * sub-agents. With Chat Completions and Messages the next request does not repeat it; with Responses it repeats the one
- * behind the task and ends without another. In Messages the text is a part of the message before it. A text whose
- * snapshots are all `none` carries no information. Others stay: the same delimiters enclose the results of sub-agents,
- * and instructions.
+ * OpenClaw (observed with 2026.9.6) ends each request with a user text: snapshots of its background sessions and
+ * sub-agents. In Chat Completions and Messages the next request does not repeat this text; in Responses it repeats the
+ * text after the task and does not end with another one. In Messages the text is a part of the preceding message. A
+ * text whose snapshots are all `none` carries no information and is removed. Other texts stay, because the same
+ * delimiters enclose the results of sub-agents, and instructions.
  */
 const openClawEmptySnapshots: VolatileRule = {
   name: 'openclaw_empty_snapshots',
@@ -75,7 +75,7 @@ export function removeVolatile(
 
 /**
  * Removes texts of user messages that a rule matches completely; a message that becomes empty is removed.
- * @returns the request itself if there is nothing to remove, or nothing would be left
+ * @returns the request itself if there is nothing to remove, or if only instructions would be left
  */
 export function removeVolatileMessage(
   lowered: DialectRequest,

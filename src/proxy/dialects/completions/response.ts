@@ -41,13 +41,15 @@ function buildRoot(identity: ResponseIdentity, model: string | undefined): objec
   }
 }
 
-/** Returns the prompt's ids, which vLLM has on the choice here, and at the root for chat. */
+/**
+ * Returns the field of the prompt's ids. It belongs to a choice, as in vLLM's completions; in chat it is at the root.
+ */
 function buildPromptIds(start: GenerationStart | undefined): object {
   return { prompt_token_ids: start?.promptTokenIds ? Array.from(start.promptTokenIds) : null }
 }
 
 /**
- * Returns parallel lists instead of chat's entries.
+ * Converts entries, as in chat, to the parallel lists of this API.
  * @param offset the start of the first token in the text, in characters
  */
 function buildLegacyLogprobs(entries: readonly TokenLogprob[], offset: number): object {

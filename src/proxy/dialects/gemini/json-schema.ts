@@ -7,12 +7,12 @@ import { isRecord } from '../../../base/json.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/json-weight.ts'
 import { toCamelNames } from './names.ts'
 
-/** Counts, which Google's APIs write as text because they have 64 bits. */
+/** The keywords whose value is a count. Google's APIs write counts as text, because they have 64 bits. */
 const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties'])
 
 /**
- * Keywords whose value is a schema, a list of schemas, or an object of schemas by name (JSON Schema 2020-12 and draft
- * 7).
+ * The keywords of JSON Schema 2020-12 and draft 7 whose value is a schema. Below: those whose value is a list of
+ * schemas, or an object of schemas by name.
  */
 const SCHEMA = new Set(
   'items additionalItems unevaluatedItems contains additionalProperties unevaluatedProperties propertyNames not if then else'.split(
@@ -23,12 +23,12 @@ const SCHEMA_LISTS = new Set(['anyOf', 'oneOf', 'allOf', 'prefixItems', 'items']
 const SCHEMA_MAPS = new Set(['properties', 'patternProperties', 'dependentSchemas', '$defs', 'definitions'])
 
 /**
- * Formats of text that grammars enforce. Google's others (`enum`, `int32`) are informative, and llguidance rejects
- * them.
+ * The string formats that grammars enforce. Google's other formats (`enum`, `int32`) are only informative, and
+ * llguidance rejects them.
  */
 const FORMATS = new Set('date-time time date duration email hostname ipv4 ipv6 uri uuid'.split(' '))
 
-/** The name of Google's that stands for no type. */
+/** Google's type name for a schema without a type. */
 const UNSPECIFIED = 'type_unspecified'
 
 /**
@@ -64,14 +64,14 @@ function convertMember(name: string, value: unknown): unknown {
 }
 
 /**
- * Returns whether a schema of names allows all names: zod writes it for each record, and llguidance has no such
- * keyword.
+ * Returns whether a `propertyNames` schema allows all names. It is removed, because zod writes it for each record, and
+ * llguidance does not support the keyword.
  */
 function isAnyName(schema: unknown): boolean {
   return isRecord(schema) && Object.keys(schema).length === 1 && convertType(schema.type) === 'string'
 }
 
-/** @returns undefined if no type is specified */
+/** Converts a type, or a list of types, to JSON Schema; undefined if none is specified. */
 function convertType(type: unknown): unknown {
   if (typeof type === 'string') return type.toLowerCase() === UNSPECIFIED ? undefined : type.toLowerCase()
   if (!Array.isArray(type)) return type

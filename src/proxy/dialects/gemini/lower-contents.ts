@@ -1,4 +1,7 @@
-/** The conversation of a Gemini request as canonical messages. `docs/dialects.md` lists these decisions. */
+/**
+ * Conversion of a Gemini request's conversation to canonical messages. `docs/dialects.md` lists the decisions made
+ * here.
+ */
 
 import { createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
@@ -17,14 +20,14 @@ import {
 } from './parts.ts'
 import type { Content } from './schema.ts'
 
-/** Consecutive contents of one side: streams leave a content for each chunk in a client's history. */
+/** Consecutive contents of the user, or of the model: a client may store one content for each chunk of a stream. */
 interface ContentGroup {
   isModel: boolean
   contents: { content: Content; index: number }[]
 }
 
 /**
- * Lowers contents group by group; a known group is not lowered again.
+ * Lowers contents group by group. A group of an earlier request is not lowered again.
  * @throws ProxyError `invalid_request`, `unsupported`
  */
 export function lowerContents(
@@ -34,9 +37,9 @@ export function lowerContents(
 ): ChatMessage[] {
   const system = systemTexts.join('\n')
   let toolCalls: ToolCall[] = []
-  const conversation = groupContents(contents).flatMap((utterance) => {
-    const last = utterance.contents.at(-1)!.content
-    const lowered = memo.computeOnce(lowerGroup, last, utterance, toolCalls)
+  const conversation = groupContents(contents).flatMap((group) => {
+    const last = group.contents.at(-1)!.content
+    const lowered = memo.computeOnce(lowerGroup, last, group, toolCalls)
     toolCalls = getToolCalls(lowered.at(-1))
     return lowered
   })
@@ -58,19 +61,20 @@ function getToolCalls(message: ChatMessage | undefined): ToolCall[] {
 }
 
 function groupContents(contents: readonly Content[]): ContentGroup[] {
-  const utterances: ContentGroup[] = []
+  const groups: ContentGroup[] = []
   for (const [index, content] of contents.entries()) {
     const isModel = content.role === 'model'
-    const last = utterances.at(-1)
+    const last = groups.at(-1)
     if (last?.isModel === isModel) last.contents.push({ content, index })
-    else utterances.push({ isModel, contents: [{ content, index }] })
+    else groups.push({ isModel, contents: [{ content, index }] })
   }
-  return utterances
+  return groups
 }
 
 /**
- * @param _last the last content, which identifies the group together with all before it @param toolCalls the tool calls
- *   before the group
+ * Lowers a group.
+ * @param _last the group's last content, by which `memo` identifies the group and all contents before it
+ * @param toolCalls the tool calls before the group
  */
 function lowerGroup(
   _last: Content,
@@ -87,13 +91,13 @@ function lowerGroup(
  */
 function lowerUser(parts: readonly PartWithPath[], toolCalls: readonly ToolCall[]): ChatMessage[] {
   const isResult = ({ part }: PartWithPath) => part.functionResponse !== undefined
-  const answered = new PendingToolCalls(toolCalls)
+  const pending = new PendingToolCalls(toolCalls)
   const results = removeDuplicateResults(
     parts.filter(isResult).map((placed) => {
       const { id, name, parts: shown } = parseFunctionResponse(placed)
       return {
         role: 'tool',
-        tool_call_id: answered.takeId(id, name, placed.at),
+        tool_call_id: pending.takeId(id, name, placed.at),
         content: toMessageContent(shown),
       } as ChatMessage
     }),
@@ -133,7 +137,7 @@ class PendingToolCalls {
 
 /**
  * Lowers a model's contents. Texts are concatenated, because the response writer splits them. The reasoning is the text
- * of the thoughts, else that of the signatures: clients omit thoughts from a history and keep the signatures.
+ * of the thoughts or, without them, that of the signatures: clients remove thoughts from a history but not signatures.
  */
 function lowerModel(parts: readonly PartWithPath[]): ChatMessage {
   const texts: string[] = []

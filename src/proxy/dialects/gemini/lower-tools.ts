@@ -21,7 +21,7 @@ export function listDroppedTools(tools: readonly Record<string, unknown>[]): str
   return tools.flatMap((tool) => Object.keys(tool).filter((name) => name !== 'functionDeclarations'))
 }
 
-/** Converts names to camelCase before a schema validates them. */
+/** Converts the member names of a tool to camelCase, in which the request schema has them. */
 export function toCamelTool(tool: unknown): unknown {
   const named = convertMembers(tool)
   if (!isRecord(named) || !Array.isArray(named.functionDeclarations)) return named
@@ -44,8 +44,8 @@ function lowerTool({ name, description, parameters, parametersJsonSchema }: Func
 const MODES = new Set(['MODE_UNSPECIFIED', 'AUTO', 'ANY', 'NONE', 'VALIDATED'])
 
 /**
- * Converts the tool choice. Engines do not support a choice among some of the functions: the model is shown only those,
- * as with `allowed_tools` of the Responses API.
+ * Converts the tool choice. Engines cannot restrict the choice to some of the functions, so the model is shown only
+ * those, as with `allowed_tools` of the Responses API.
  * @throws ProxyError `invalid_request` for an unknown mode, and for names that no tool has; `unsupported` for a
  *   demanded call if no tool is left
  */

@@ -1,7 +1,10 @@
-/** Google's APIs read names in camelCase and in snake_case (https://protobuf.dev/programming-guides/json/). */
+/**
+ * Conversion of member names, which Google's APIs accept in camelCase and in snake_case
+ * (https://protobuf.dev/programming-guides/json/).
+ */
 import { isRecord } from '../../../base/json.ts'
 
-/** @returns the object, or a copy with its own names in camelCase; names inside its values are unchanged */
+/** Returns the object, or a copy with its own names in camelCase; names inside its values are unchanged. */
 export function toCamelNames(object: Record<string, unknown>): Record<string, unknown> {
   let isCamel = true
   for (const name in object) if (name.includes('_')) isCamel = false

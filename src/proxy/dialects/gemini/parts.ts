@@ -1,4 +1,4 @@
-/** Parts of Gemini's contents as parts of canonical messages. */
+/** Conversion of the parts of Gemini's contents to parts of canonical messages. */
 import Type from 'typebox'
 import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
@@ -36,7 +36,7 @@ const checkResponse = createChecker(
   }),
 )
 
-/** Returns the parts that are not empty. Google's API accepts a single part without a list. */
+/** Returns the parts that are not empty, each with its path. Google's API accepts a single part without a list. */
 export function withPaths(parts: Content['parts'], at: string): PartWithPath[] {
   const list = Array.isArray(parts) ? parts : [parts ?? {}]
   return list
@@ -47,7 +47,7 @@ export function withPaths(parts: Content['parts'], at: string): PartWithPath[] {
     .filter(({ part }) => Object.keys(part).length > 0)
 }
 
-/** @throws ProxyError `invalid_request`, `unsupported` */
+/** Returns the text of a part. @throws ProxyError `invalid_request`, `unsupported` */
 export function parseText({ part, at }: PartWithPath): string {
   if (part.text === undefined) throw createUnsupportedPartError({ part, at })
   return checkText(part, at).text
@@ -82,18 +82,19 @@ function readFilePart(file: unknown, at: string): ContentPart {
 const isImage = (mimeType: string) => mimeType.startsWith('image/')
 
 export function createUnsupportedPartError({ part, at }: PartWithPath): ProxyError {
-  const [kind = 'nothing'] = Object.keys(part).filter((name) => !BESIDE_A_KIND.has(name))
+  const [kind = 'nothing'] = Object.keys(part).filter((name) => !KINDLESS_FIELDS.has(name))
   return createUnsupportedError(`${at}: a part with '${kind}' is not supported here`, at)
 }
 
-const BESIDE_A_KIND: ReadonlySet<string> = new Set([
+/** Fields that do not determine the kind of a part. */
+const KINDLESS_FIELDS: ReadonlySet<string> = new Set([
   'thought',
   'thoughtSignature',
   'partMetadata',
   'videoMetadata',
 ])
 
-/** @param unnamed the id for a call without one */
+/** Parses a tool call. @param unnamed the id to use if the call has none */
 export function parseFunctionCall({ part, at }: PartWithPath, unnamed: string): ToolCall {
   const { id, name, args } = checkCall(convertMembers(part.functionCall), `${at}.functionCall`)
   return {
@@ -110,7 +111,8 @@ interface FunctionResponse {
 }
 
 /**
- * Parses a result. "Use 'output' for the output and 'error' for error details; without them all of it is the output."
+ * Parses the result of a tool call. In Google's API, `output` in the response contains the output and `error` error
+ * details; without both, the complete response is the output.
  */
 export function parseFunctionResponse({ part, at }: PartWithPath): FunctionResponse {
   const here = `${at}.functionResponse`
@@ -126,12 +128,14 @@ function toText(value: unknown): string {
   return typeof value === 'string' ? value : toJsonText(value)
 }
 
-/** Encodes the reasoning before a part as the part's `thoughtSignature`: bytes, which clients return unread. */
+/**
+ * Encodes the reasoning before a part as the part's `thoughtSignature`: bytes in Base64, which clients return unread.
+ */
 export function encodeSignature(reasoning: string): string {
   return Buffer.from(seal(reasoning)).toString('base64')
 }
 
-/** @returns the reasoning; empty for a signature that this proxy did not create */
+/** Returns the reasoning in a signature; empty if this proxy did not create the signature. */
 export function decodeSignature(signature: unknown): string {
   return typeof signature === 'string' ? (unseal(Buffer.from(signature, 'base64').toString()) ?? '') : ''
 }

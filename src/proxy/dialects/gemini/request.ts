@@ -1,4 +1,4 @@
-/** Gemini's generateContent, the request, in canonical form: https://ai.google.dev/api/generate-content */
+/** Conversion of Gemini's generateContent requests to canonical form: https://ai.google.dev/api/generate-content */
 
 import { createUnsupportedError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
@@ -26,9 +26,9 @@ export interface GeminiPathParams {
 
 /**
  * Validates the body of a request and lowers it. Fields without a canonical equivalent are recorded with the turn.
- * @param volatileRules removed from the system instruction; none: nothing
- * @param memo the parts that were lowered with the session's earlier requests
- * @throws ProxyError `invalid_request` naming the field; `unsupported` for a field that cannot be honoured
+ * @param volatileRules the rules that remove text from the system instruction
+ * @param memo caches the parts that the session's earlier requests contained
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for a field that cannot be supported
  */
 export function lowerGeminiRequest(
   raw: unknown,
@@ -47,7 +47,7 @@ export function lowerGeminiRequest(
     ...prompt,
     ...toSamplingFields(config),
   } as ChatBody
-  const rest = omitFields(config, SAMPLING)
+  const rest = omitFields(config, SAMPLING_FIELDS)
   const kept = {
     ...selectFields('record', request, FIELDS),
     ...(Object.keys(rest).length > 0 && { generationConfig: rest }),
@@ -71,7 +71,10 @@ export function lowerGeminiRequest(
   }
 }
 
-/** Returns the prompt of a request to this model, for counting its tokens. @throws as {@link lowerGeminiRequest} */
+/**
+ * Lowers the body of a countTokens request to the prompt whose tokens are counted.
+ * @throws as {@link lowerGeminiRequest}
+ */
 export function lowerGeminiCount(
   raw: unknown,
   model: string,
@@ -83,6 +86,7 @@ export function lowerGeminiCount(
   rejectServerFeatures(request)
   const { prompt } = lowerPrompt(request, model, volatileRules, memo)
   const body = { ...selectFields('engine', request, FIELDS), ...prompt }
+  // Serialized to reject excessive nesting, because counting serializes or traverses the body.
   toJsonText(body)
   return body
 }
@@ -92,7 +96,7 @@ function toCamelRequest(raw: unknown, memo: PartMemo): unknown {
   if (!isRecord(raw)) return raw
   const entries = Object.entries(raw).map(([name, value]) => {
     const camel = toCamelCase(name)
-    return TRANSLATED.has(camel) || GOOGLES.has(camel) ? [camel, value] : [name, value]
+    return TRANSLATED_FIELDS.has(camel) || GOOGLE_FIELDS.has(camel) ? [camel, value] : [name, value]
   })
   const named: Record<string, unknown> = Object.fromEntries(entries)
   const { tools, toolConfig, generationConfig: config, systemInstruction: system } = named
@@ -166,7 +170,7 @@ function toSamplingFields(config: GenerationConfig): Partial<ChatBody> {
     max_tokens: maxOutputTokens,
     temperature,
     top_p: topP,
-    // An integer that Google's API declares as a number.
+    // Google's API declares this integer as a floating-point number.
     top_k: typeof topK === 'number' ? Math.round(topK) : undefined,
     seed,
     presence_penalty: presencePenalty,
@@ -199,7 +203,7 @@ function rejectServerFeatures({
   }
 }
 
-const TRANSLATED = new Set([
+const TRANSLATED_FIELDS = new Set([
   'contents',
   'systemInstruction',
   'tools',
@@ -210,7 +214,7 @@ const TRANSLATED = new Set([
 ])
 
 /** Fields of `generationConfig` that are translated without loss; the others are recorded with the turn. */
-const SAMPLING = new Set([
+const SAMPLING_FIELDS = new Set([
   'stopSequences',
   'maxOutputTokens',
   'temperature',
@@ -221,8 +225,8 @@ const SAMPLING = new Set([
   'frequencyPenalty',
 ])
 
-/** Fields of Google that no engine knows. */
-const GOOGLES = new Set([
+/** Fields of Google's API that engines do not support. */
+const GOOGLE_FIELDS = new Set([
   'safetySettings',
   'cachedContent',
   'labels',
@@ -231,4 +235,4 @@ const GOOGLES = new Set([
   'modelArmorConfig',
 ])
 
-const FIELDS = { translated: TRANSLATED, foreign: GOOGLES }
+const FIELDS = { translated: TRANSLATED_FIELDS, foreign: GOOGLE_FIELDS }

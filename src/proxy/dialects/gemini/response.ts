@@ -60,7 +60,7 @@ class GeminiParts {
     else this.#parts.push({ text, ...this.#signature() })
   }
 
-  /** @param id absent: workers of version 1 may omit it */
+  /** @param id undefined if a worker of protocol version 1 omitted it */
   addCall(id: string | undefined, name: string, written: string): void {
     const functionCall = { id: id || undefined, name, args: parseToolInput(written) }
     this.#parts.push({ functionCall, ...this.#signature() })
@@ -153,7 +153,7 @@ export const EVENT_FRAME: StreamFrame = {
   formatEnd: () => '',
 }
 
-/** The framing for a request without `alt=sse`. */
+/** The framing for a request without `alt=sse`: one JSON array. */
 export class ArrayFrame implements StreamFrame {
   #hasBegun = false
 
@@ -168,14 +168,17 @@ export class ArrayFrame implements StreamFrame {
   }
 }
 
-/** @param last absent: more responses follow */
+/**
+ * Builds a complete response, or one of a stream.
+ * @param last the end of the completion; undefined if more responses follow
+ */
 function toResponse(
   { turnId, model }: ResponseIdentity,
   start: GenerationStart | undefined,
   parts: ResponsePart[],
   last?: { end: GenerationEnd | undefined; outputTokens: number },
 ): object {
-  // Clients treat a response without parts as missing, and with it the whole stream.
+  // Clients treat a response without parts as missing, and then discard the stream.
   const shown = parts.length > 0 ? parts : [{ text: '' }]
   return {
     candidates: [
@@ -202,7 +205,10 @@ function toFinishReason(reason: string): string {
   return FINISH_REASONS[reason] ?? 'OTHER'
 }
 
-/** Returns token counts by the engine's usage, else by the ids that it reported. Google counts thoughts separately. */
+/**
+ * Returns token counts from the engine's usage or, without it, from the ids that it reported. Google counts thoughts
+ * separately.
+ */
 function toUsageMetadata(
   start: GenerationStart | undefined,
   end: GenerationEnd | undefined,

@@ -1,7 +1,7 @@
 /**
- * Content blocks of Anthropic Messages as parts of canonical messages. Only the fields that a model reads are used:
- * `cache_control`, `citations`, titles and signatures are not part of the prompt, and may therefore change from request
- * to request.
+ * Conversion of Anthropic's content blocks to parts of canonical messages. Only the fields that a model reads are used:
+ * `cache_control`, `citations` and titles of documents are not part of the prompt, and may therefore change from
+ * request to request.
  */
 import Type from 'typebox'
 import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts'
@@ -53,12 +53,13 @@ const checkSearchResult = createChecker(
 )
 const checkToolReference = createChecker(Type.Object({ tool_name: Type.String({ minLength: 1 }) }))
 
-/** @throws ProxyError `invalid_request`, `unsupported` */
+/** Returns the text of a text block. @throws ProxyError `invalid_request`, `unsupported` */
 export function parseText({ block, at }: BlockWithPath): string {
   if (block.type !== 'text') throw createUnsupportedBlockError({ block, at })
   return checkText(block, at).text
 }
 
+/** Returns the reasoning of a thinking block: its text, or the reasoning that is sealed in its signature. */
 export function parseThinking({ block, at }: BlockWithPath): string {
   const { thinking, signature } = checkThinking(block, at)
   return thinking || (signature ? (unseal(signature) ?? '') : '')
@@ -89,7 +90,7 @@ function getImageUrl({ block, at }: BlockWithPath): string {
   return `data:${media_type};base64,${data}`
 }
 
-/** Returns the text of a text document; a document that would have to be rendered is described in words. */
+/** Returns the text of a text document; a document that would have to be rendered is replaced by a description. */
 function buildDocumentParts({ block, at }: BlockWithPath): ContentPart[] {
   const { type } = checkSource(block, at).source
   if (type === 'text') return [{ type: 'text', text: checkTextSource(block, at).source.data }]
@@ -116,7 +117,7 @@ export function createUnsupportedBlockError({ block, at }: BlockWithPath): Proxy
   return createUnsupportedError(`${at}: a block of type '${block.type}' is not supported here`, `${at}.type`)
 }
 
-/** Returns content, text or blocks, as blocks with paths. @param at the path of the content */
+/** Converts content, which is text or blocks, to blocks with paths. @param at the path of the content */
 export function withPaths(content: string | readonly Block[], at: string): BlockWithPath[] {
   if (typeof content === 'string') return [{ block: { type: 'text', text: content }, at }]
   return content.map((block, index) => ({ block, at: `${at}.${index}` }))
@@ -128,7 +129,7 @@ function buildContentParts(content: string | readonly Block[], at: string): Cont
 
 /**
  * Parses a tool call. `input` is an object that the client parsed from the model's text, so spacing and the notation of
- * numbers may differ from it; turns are matched with a tolerance for that. Text that was not a JSON object returns
+ * numbers may differ from that text; the matching of turns tolerates this. Text that was not a JSON object is returned
  * unchanged.
  */
 export function parseToolUse({ block, at }: BlockWithPath): ToolCall {
@@ -141,7 +142,7 @@ interface ToolResult {
   parts: ContentPart[]
 }
 
-/** @param found the tools to which this result is the first to refer */
+/** Parses the result of a tool call. @param found the tools, by name, that this result is the first to reference */
 export function parseToolResult(
   { block, at }: BlockWithPath,
   found: ReadonlyMap<string, ToolParam> = new Map(),
@@ -153,7 +154,7 @@ export function parseToolResult(
   return { toolCallId, parts: isError === true ? markAsError(parts) : parts }
 }
 
-/** Returns the names of the tools that a result refers to; the result is validated later. */
+/** Returns the names of the tools that a result references; the result is validated later. */
 export function getReferencedTools({ content }: Block): string[] {
   const blocks = Array.isArray(content) ? (content as readonly (Block | null)[]) : []
   return blocks.flatMap((block) => (block?.type === 'tool_reference' ? [String(block.tool_name)] : []))

@@ -3,7 +3,7 @@ import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
 import { type ContextOverflow, readContextOverflow } from '../common/context-overflow.ts'
 import { formatSseEvent } from './stream.ts'
 
-/** The SDK's tool runner requests a thread, and sends the whole conversation when it receives this code. */
+/** The error code on which the SDK's tool runner, which requests a thread, sends the complete conversation instead. */
 const NO_THREADS = 'thread_unsupported_request'
 
 interface AnthropicErrorBody {
@@ -24,7 +24,7 @@ export function buildAnthropicError(error: ProxyError, requestId: string | null 
     type: 'error',
     error: {
       type: getErrorType(getAnthropicStatus(error)),
-      // Agents shorten their conversation when they read the API's own message, and do not recognize others.
+      // Agents shorten their conversation only if they recognize Anthropic's own message.
       message: overflow ? describeOverflow(overflow, message) : message,
       details: {
         error_code: code === 'unsupported' && param === 'thread' ? NO_THREADS : code,
@@ -35,13 +35,13 @@ export function buildAnthropicError(error: ProxyError, requestId: string | null 
   }
 }
 
-/** Returns an error that occurs after the stream began, as the text of its event. */
+/** Formats the event of an error that occurs after the stream has begun. */
 export function formatAnthropicErrorEvent(error: ProxyError): string {
   const { type, ...fields } = buildAnthropicError(error)
   return formatSseEvent(type, fields)
 }
 
-/** The status of this API for too many concurrent requests. */
+/** Anthropic's HTTP status for an overloaded service. */
 const OVERLOADED = 529
 
 export function getAnthropicStatus({ code, status }: ProxyError): number {

@@ -1,4 +1,7 @@
-/** The conversation of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
+/**
+ * Conversion of an Anthropic request's conversation to canonical messages. `docs/dialects.md` lists the decisions made
+ * here.
+ */
 
 import { createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
@@ -18,11 +21,13 @@ import {
 import type { CountTokensRequest, MessageParam, ToolParam } from './schema.ts'
 import { formatServerToolResult } from './server-tool-results.ts'
 
-/** Consecutive messages of one side. */
+/** Consecutive messages of one role; a system message in mid-conversation counts as one of the user. */
 interface MessageGroup {
   role: MessageParam['role']
   messages: MessageWithPath[]
-  /** Deferred tools to which it is the first to refer; a conversation contains their definitions once. */
+  /**
+   * Deferred tools, by name, that the group is the first to reference; a conversation contains their definitions once.
+   */
   found?: ReadonlyMap<string, ToolParam>
 }
 
@@ -37,7 +42,7 @@ interface MessageWithPath {
 const JOINT = '\n'
 
 /**
- * Lowers the conversation group by group; a known group is not lowered again.
+ * Lowers the conversation group by group. A group of an earlier request is not lowered again.
  * @returns the system message first, if there is one
  * @throws ProxyError `invalid_request`, `unsupported`
  */
@@ -46,24 +51,22 @@ export function lowerConversation(
   { messages, tools }: Pick<CountTokensRequest, 'messages' | 'tools'>,
   memo: PartMemo,
 ): ChatMessage[] {
-  const utterances = groupMessages(messages)
-  const opening = utterances[0]?.role === 'system' ? getBlocks(utterances.shift()!).map(parseText) : undefined
+  const groups = groupMessages(messages)
+  const opening = groups[0]?.role === 'system' ? getBlocks(groups.shift()!).map(parseText) : undefined
   const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
   const deferred = (tools ?? []).filter(({ defer_loading: isDeferred }) => isDeferred === true)
   const unseen = new Map(deferred.map((tool) => [tool.name ?? '', tool]))
-  const conversation = utterances.flatMap((utterance) => {
-    const last = utterance.messages.at(-1)!.message
-    const found = takeReferencedTools(utterance, unseen)
-    // The first reference to a tool depends on all messages before it.
-    return found.size > 0
-      ? lowerGroup(last, { ...utterance, found })
-      : memo.computeOnce(lowerGroup, last, utterance)
+  const conversation = groups.flatMap((group) => {
+    const last = group.messages.at(-1)!.message
+    const found = takeReferencedTools(group, unseen)
+    // Not cached, because the definitions depend on the request's tools.
+    return found.size > 0 ? lowerGroup(last, { ...group, found }) : memo.computeOnce(lowerGroup, last, group)
   })
   return system === '' ? conversation : [memo.computeOnce(buildSystemMessage, system), ...conversation]
 }
 
 /**
- * Returns the tools that a group references first, by name.
+ * Returns the tools, by name, that a group is the first to reference.
  * @param unseen the tools without a reference so far; referenced ones are removed from it
  */
 function takeReferencedTools({ role, messages }: MessageGroup, unseen: Map<string, ToolParam>) {
@@ -78,10 +81,13 @@ function takeReferencedTools({ role, messages }: MessageGroup, unseen: Map<strin
   return found
 }
 
-/** @param _last the last message, which identifies the group together with all before it */
-function lowerGroup(_last: MessageParam, utterance: MessageGroup): ChatMessage[] {
-  const blocks = getBlocks(utterance)
-  return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks, utterance.found)
+/**
+ * Lowers a group.
+ * @param _last the group's last message, by which `memo` identifies the group and all messages before it
+ */
+function lowerGroup(_last: MessageParam, group: MessageGroup): ChatMessage[] {
+  const blocks = getBlocks(group)
+  return group.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks, group.found)
 }
 
 function getBlocks({ messages }: MessageGroup): BlockWithPath[] {
@@ -102,26 +108,30 @@ export function rejectPrefill(messages: readonly MessageParam[]): void {
   throw createUnsupportedError(message, `messages.${messages.length - 1}.role`)
 }
 
-/** "Consecutive user or assistant turns in your request will be combined into a single turn." */
+/**
+ * Groups messages as the API documents it: "Consecutive user or assistant turns in your request will be combined into a
+ * single turn."
+ */
 function groupMessages(messages: readonly MessageParam[]): MessageGroup[] {
-  const utterances: MessageGroup[] = []
+  const groups: MessageGroup[] = []
   let hasBegun = false
   for (const [index, message] of messages.entries()) {
     hasBegun ||= message.role !== 'system'
     const isReminder = message.role === 'system' && hasBegun
     const role = isReminder ? 'user' : message.role
     const placed = { message, index, isReminder }
-    const last = utterances.at(-1)
+    const last = groups.at(-1)
     if (last?.role === role) last.messages.push(placed)
-    else utterances.push({ role, messages: [placed] })
+    else groups.push({ role, messages: [placed] })
   }
-  return utterances
+  return groups
 }
 
 /**
- * Converts a system message in mid-conversation, by which Claude Code describes its environment. Chat templates reject
+ * Converts a system message in mid-conversation, in which Claude Code describes its environment. Chat templates reject
  * a system message there (Qwen3.5, Mistral, Gemma) or move it to the front (DeepSeek), where it would change a prompt
- * that was sampled from; so it becomes a user's text, in the tags that Claude Code itself uses for that.
+ * after which tokens were sampled. It therefore becomes a user's text, in the tags that Claude Code itself uses for
+ * this purpose.
  */
 function toReminder(placed: BlockWithPath): BlockWithPath {
   const text = `<system-reminder>\n${parseText(placed)}\n</system-reminder>`
@@ -129,8 +139,8 @@ function toReminder(placed: BlockWithPath): BlockWithPath {
 }
 
 /**
- * Lowers a user's blocks: results of tools come first, as the API demands of a client, and each is a message; other
- * blocks form one more message.
+ * Lowers a user's blocks: results of tool calls come first, as the API requires of clients, each in a message; the
+ * other blocks form one more message.
  */
 function lowerUser(blocks: readonly BlockWithPath[], found: MessageGroup['found']): ChatMessage[] {
   const isResult = ({ block }: BlockWithPath) => block.type === 'tool_result'
@@ -149,7 +159,7 @@ function lowerUser(blocks: readonly BlockWithPath[], found: MessageGroup['found'
 /**
  * Lowers an assistant's blocks. Texts are joined without a separator, because the response writer splits them wherever
  * reasoning or a tool call comes between. Results of server tools are inserted on separate lines. Redacted thinking is
- * sealed for another model.
+ * dropped, because only Anthropic's models can read it.
  */
 function lowerAssistant(blocks: readonly BlockWithPath[]): ChatMessage {
   const texts: string[] = []

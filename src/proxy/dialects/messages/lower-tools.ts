@@ -8,8 +8,8 @@ import type { ToolChoice, ToolParam } from './schema.ts'
 const checkNamed = createChecker(Type.Object({ name: Type.String({ minLength: 1 }) }))
 
 /**
- * Returns the tools that the model is shown from the start; it finds a deferred tool by a search, whose result refers
- * to it.
+ * Returns the tools that the model is shown from the start. It finds deferred tools by a search, whose result
+ * references them.
  * @throws ProxyError `unsupported` for tools whose schema only Claude knows
  */
 export function lowerTools(tools: readonly ToolParam[]): Tool[] {
@@ -32,7 +32,7 @@ export function listDroppedTools(tools: readonly ToolParam[]): string[] {
   return tools.filter(isServerTool).map(({ type }) => type!)
 }
 
-/** Describes a tool that a search has found in words, in the form of the other tools. */
+/** Formats a tool that a search has found as JSON, in the form of the other tools. */
 export function describeTool(tool: ToolParam): string {
   return JSON.stringify(lowerTool(tool, 0))
 }
@@ -53,7 +53,7 @@ function lowerTool(tool: ToolParam, index: number): Tool {
       name,
       ...(description && { description }),
       parameters,
-      // Templates write every field of a tool into the prompt.
+      // Omitted if false, because templates write every field of a tool into the prompt.
       ...(strict && { strict }),
     },
   }

@@ -1,4 +1,4 @@
-/** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
+/** Conversion of Anthropic Messages requests to canonical form: https://platform.claude.com/docs/en/api/messages */
 
 import { createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
@@ -18,9 +18,9 @@ const checkCountTokens = createListChecker(CountTokensRequest, 'messages', Messa
 
 /**
  * Validates a Messages body and lowers it. Fields without a canonical equivalent are recorded with the turn.
- * @param volatileRules removed from the system prompt; none: nothing
- * @param memo the parts that were lowered with the session's earlier requests
- * @throws ProxyError `invalid_request` naming the field; `unsupported` for a field that cannot be honoured
+ * @param volatileRules the rules that remove text from the system prompt
+ * @param memo caches the parts that the session's earlier requests contained
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for a field that cannot be supported
  */
 export function lowerMessagesRequest(
   raw: unknown,
@@ -48,7 +48,10 @@ export function lowerMessagesRequest(
   }
 }
 
-/** Returns the prompt of a Messages request with these fields. @throws as {@link lowerMessagesRequest} */
+/**
+ * Lowers the body of a token-counting request to the prompt whose tokens are counted.
+ * @throws as {@link lowerMessagesRequest}
+ */
 export function lowerCountTokensRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
@@ -57,14 +60,16 @@ export function lowerCountTokensRequest(
   const request = checkCountTokens(raw, memo)
   rejectServerFeatures(request)
   const { prompt } = lowerPrompt(request, volatileRules, memo)
-  // Includes further fields that a template may read, such as `documents`.
+  // Includes unknown fields that a template may read, such as `documents`.
   const body = { ...selectFields('engine', request, FIELDS), ...prompt }
-  // The counter serializes it as JSON, or traverses it.
+  // Serialized to reject excessive nesting, because counting serializes or traverses the body.
   toJsonText(body)
   return body
 }
 
-/** Features of Anthropic's servers: a session there, a connection from there, a container there. */
+/**
+ * Fields of features that need Anthropic's servers: stored threads, connections to MCP servers, containers, compaction.
+ */
 const SERVER_FEATURES = ['thread', 'mcp_servers', 'container', 'compaction']
 
 function rejectServerFeatures(request: Record<string, unknown>): void {
@@ -95,7 +100,10 @@ function lowerPrompt(
   return { prompt, removed }
 }
 
-/** Omits or rejects a choice if no tool is left, because engines reject it. */
+/**
+ * Returns the fields of the tool choice. If no tool is left, the choice is omitted or rejected, because engines reject
+ * it.
+ */
 function buildChoiceFields(choice: ToolChoice, hasTools: boolean): Record<string, unknown> {
   if (hasTools) return lowerToolChoice(choice)
   if (choice.type === 'auto' || choice.type === 'none') return {}
@@ -116,7 +124,8 @@ function buildReasoningFields(request: CountTokensRequest): Partial<ChatBody> {
 }
 
 /**
- * Returns the template's arguments. The agent's own have precedence; an invalid value is left for the engine to reject.
+ * Returns the arguments of the chat template. Those that the agent sends have precedence; an invalid value is
+ * forwarded, so that the engine rejects it.
  */
 function readTemplateKwargs(request: CountTokensRequest): object | undefined {
   const { chat_template_kwargs: kwargs } = request as Record<string, unknown>
@@ -153,7 +162,7 @@ function readThinkingOptions({
 }
 
 /** Fields that {@link lowerPrompt} and {@link toSamplingFields} translate without loss. */
-const TRANSLATED = new Set([
+const TRANSLATED_FIELDS = new Set([
   'model',
   'messages',
   'system',
@@ -167,8 +176,8 @@ const TRANSLATED = new Set([
   'top_k',
 ])
 
-/** Fields of Anthropic that no engine knows, or that have another meaning there. */
-const ANTHROPICS = new Set([
+/** Fields of Anthropic's API that engines do not support, or interpret differently. */
+const ANTHROPIC_FIELDS = new Set([
   ...SERVER_FEATURES,
   'metadata',
   'thinking',
@@ -187,4 +196,4 @@ const ANTHROPICS = new Set([
   'safeguards',
 ])
 
-const FIELDS = { translated: TRANSLATED, foreign: ANTHROPICS }
+const FIELDS = { translated: TRANSLATED_FIELDS, foreign: ANTHROPIC_FIELDS }

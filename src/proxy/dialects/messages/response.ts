@@ -22,15 +22,15 @@ export function buildMessage(
 }
 
 /**
- * Returns a message without content. A key without a value is left out, except for the two that the API always sends:
- * clients that validate responses (the AI SDK) reject others that are null.
+ * Returns a message without content. Fields without a value are omitted, except `stop_reason` and `stop_sequence`,
+ * which the API always sends: clients that validate responses (the AI SDK) reject null in other fields.
  */
 export function buildMessageHead(
   { turnId, model }: ResponseIdentity,
   start: GenerationStart | undefined,
 ): object {
   return {
-    // Claude Code accepts letters and digits in an id, no dashes.
+    // Claude Code accepts only letters and digits in an id.
     id: `msg_${turnId.replaceAll('-', '')}`,
     type: 'message',
     role: 'assistant',
@@ -81,7 +81,7 @@ export function createToolUseId({ turnId }: ResponseIdentity, index: number): st
   return `toolu_${turnId.replaceAll('-', '')}_${index}`
 }
 
-/** Returns why the model stopped, in Anthropic's terms. */
+/** Returns the fields that state why the model stopped, in Anthropic's terms. */
 export function buildStopFields({ finishReason, stopReason }: GenerationEnd, calledTools: boolean): object {
   const stopped = typeof stopReason === 'string' && finishReason === 'stop'
   return {
@@ -98,7 +98,8 @@ function toStopReason(finishReason: string, calledTools: boolean): string {
 }
 
 /**
- * `PromptTokenUsageInfo` of vLLM (`vllm/entrypoints/serve/engine/protocol.py`), with `--enable-prompt-tokens-details`.
+ * The cache counts of vLLM's `PromptTokenUsageInfo` (`vllm/entrypoints/serve/engine/protocol.py`), which it reports
+ * with `--enable-prompt-tokens-details`.
  */
 interface CacheTokens {
   cached_tokens?: number | null
@@ -106,8 +107,8 @@ interface CacheTokens {
 }
 
 /**
- * Returns token counts by the engine's usage, else by the ids that it reported. Anthropic counts input that was read
- * from the cache, or written to it, separately.
+ * Returns token counts from the engine's usage or, without it, from the ids that it reported. Anthropic counts input
+ * tokens that were read from the cache, or written to it, separately.
  */
 export function buildUsage(
   start: GenerationStart | undefined,

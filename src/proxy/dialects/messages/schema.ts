@@ -37,7 +37,7 @@ export type ToolChoice = Static<typeof ToolChoice>
 
 const OutputFormat = Type.Object({ type: Type.Literal('json_schema'), schema: Json })
 
-/** The fields of the prompt, which are counted; the others concern sampling. */
+/** The fields that determine the prompt, and thereby its token count. The others concern sampling. */
 const prompt = {
   model: Type.String({ minLength: 1 }),
   messages: Type.Array(Message, { minItems: 1 }),

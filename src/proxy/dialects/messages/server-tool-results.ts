@@ -1,7 +1,9 @@
-/** Results of Anthropic's server tools in a history (`web_search_tool_result` and similar), as text. */
+/**
+ * Conversion of the results of Anthropic's server tools in a history (`web_search_tool_result` and similar) to text.
+ */
 import { isRecord } from '../../../base/json.ts'
 
-/** Fields that a model can read, in the order of the text. */
+/** The fields that a model can read, in the order in which their values are written. */
 const READABLE = [
   'title',
   'url',
@@ -17,10 +19,10 @@ const READABLE = [
   'tool_references',
 ]
 
-/** Fields whose text needs its name. */
+/** The fields whose value is written with the field's name, because the value alone is meaningless. */
 const NAMED = new Set(['return_code', 'error_code'])
 
-/** The deepest real result has six levels: the document that `web_fetch` returns. Recursion ends soon after. */
+/** The maximum depth of recursion. The deepest known result, the document that `web_fetch` returns, has six levels. */
 const MAX_DEPTH = 10
 
 /**

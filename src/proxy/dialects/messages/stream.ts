@@ -25,7 +25,7 @@ export function formatSseEvent(type: string, fields: object = {}): string {
   return `event: ${type}\ndata: ${JSON.stringify({ type, ...fields })}\n\n`
 }
 
-/** Keeps the connection alive until the response begins; SDKs ignore it at any position. */
+/** The event that keeps the connection alive until the response begins. SDKs ignore it at any position. */
 export const PING = formatSseEvent('ping')
 
 type BlockKind = 'text' | 'thinking' | 'tool_use'
@@ -41,16 +41,16 @@ export class MessagesStreamWriter {
   #open: BlockKind | undefined
   /** The index of the open, or last, block. */
   #index = -1
-  /** The constant part of each delta of the open block: there is one delta for every token. */
+  /** The constant part of all deltas of the open block, serialized once because there is a delta for every token. */
   #deltaHead = ''
   /** The engine's index of the open, or last, tool call. */
   #call = -1
   readonly #calls = new Set<number>()
   readonly #order = new ToolCallOrder()
-  /** White space that is either the beginning of a text, or not sent. */
+  /** White space that is sent if a text follows it, and dropped otherwise. */
   #pendingSpace = ''
   /** The reasoning that the signature of the open thinking block seals. */
-  #unsaid = ''
+  #unsignedReasoning = ''
   #outputTokens = 0
 
   constructor(identity: ResponseIdentity, responseOptions: ResponseOptions) {
@@ -92,19 +92,19 @@ export class MessagesStreamWriter {
     const { reasoning: shown, sealedReasoning: sealed } = this.#responseOptions
     if (!shown && !sealed) return ''
     const opened = this.#openBlock('thinking', () => buildThinkingBlock('', ''))
-    if (shown) return `${opened}${this.#piece(reasoning)}`
-    this.#unsaid += reasoning
+    if (shown) return `${opened}${this.#formatDelta(reasoning)}`
+    this.#unsignedReasoning += reasoning
     return opened
   }
 
   #text(content: string): string {
-    if (this.#open === 'text') return this.#piece(content)
+    if (this.#open === 'text') return this.#formatDelta(content)
     this.#pendingSpace += content
-    // The pending text is white space only, and a model may sample any amount of it.
+    // Only the new text is tested: the pending text is white space, of which a model may sample any amount.
     if (!hasText(content)) return ''
     const space = this.#pendingSpace
     const opened = this.#openBlock('text', () => buildTextBlock(''))
-    return `${opened}${this.#piece(space)}`
+    return `${opened}${this.#formatDelta(space)}`
   }
 
   #toolCalls(deltas: readonly ToolCallDelta[]): string {
@@ -114,7 +114,7 @@ export class MessagesStreamWriter {
   #toolCall({ index, id, function: delta }: ToolCallDelta): string {
     const opened =
       index === this.#call && this.#open === 'tool_use' ? '' : this.#openCall(index, id, delta?.name)
-    return delta?.arguments ? `${opened}${this.#piece(delta.arguments)}` : opened
+    return delta?.arguments ? `${opened}${this.#formatDelta(delta.arguments)}` : opened
   }
 
   #openCall(index: number, id: string | undefined, name: string | undefined): string {
@@ -131,7 +131,7 @@ export class MessagesStreamWriter {
     return opened
   }
 
-  /** Returns nothing if a block of this kind is open. */
+  /** Opens a block, and closes the one before it. Returns the text to send; empty if a block of this kind is open. */
   #openBlock(kind: BlockKind, block: () => object): string {
     return this.#open === kind ? '' : this.#closeBlock() + this.#startBlock(kind, block())
   }
@@ -143,12 +143,12 @@ export class MessagesStreamWriter {
     this.#index += 1
     const [type, field] = DELTA_OF_KIND[kind]
     const head = { type: 'content_block_delta', index: this.#index, delta: { type, [field]: '' } }
-    // Everything before the quotes of the empty text.
+    // The part before the empty text's quotes, which each delta replaces by its text.
     this.#deltaHead = `event: content_block_delta\ndata: ${JSON.stringify(head).slice(0, -'""}}'.length)}`
     return formatSseEvent('content_block_start', { index: this.#index, content_block: block })
   }
 
-  #piece(text: string): string {
+  #formatDelta(text: string): string {
     return `${this.#deltaHead}${JSON.stringify(text)}}}\n\n`
   }
 
@@ -161,8 +161,8 @@ export class MessagesStreamWriter {
   }
 
   #sign(): string {
-    const signature = this.#unsaid === '' ? SIGNATURE : seal(this.#unsaid)
-    this.#unsaid = ''
+    const signature = this.#unsignedReasoning === '' ? SIGNATURE : seal(this.#unsignedReasoning)
+    this.#unsignedReasoning = ''
     return formatSseEvent('content_block_delta', {
       index: this.#index,
       delta: { type: 'signature_delta', signature },

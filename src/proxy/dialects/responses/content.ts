@@ -1,4 +1,4 @@
-/** Content parts of the Responses API in the form of Chat Completions. */
+/** Conversion of content parts of the Responses API to the form of Chat Completions. */
 import Type, { type Static } from 'typebox'
 import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
 import { toNullable } from '../common/check.ts'
@@ -16,7 +16,7 @@ type Part = Static<typeof Part> & Record<string, unknown>
 export const Content = Type.Union([Type.String(), Type.Array(Part)])
 export type Content = string | Part[]
 
-/** Fields of a response's text that an agent echoes, and that no model reads. */
+/** Fields of a response's text that agents send back, and that no model reads. */
 const ECHOED_FIELDS = new Set(['annotations', 'logprobs'])
 
 /**

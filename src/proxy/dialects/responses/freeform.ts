@@ -1,10 +1,10 @@
 /**
  * Custom (freeform) tools. Their input is text of any form, for example Codex's patches, but models call functions with
- * JSON. So a custom tool is shown to the model as a function with one string argument, `input`; the text is extracted
- * from the JSON for the agent, and wrapped again in the agent's next request.
+ * JSON. A custom tool is therefore shown to the model as a function with one string argument, `input`. The text is
+ * extracted from the JSON for the agent, and wrapped again when the agent's next request contains it.
  *
- * A model may sample arguments of another form. Their text is then the input unchanged, and the call id is marked: only
- * then can the agent's echo be converted back to what was sampled.
+ * A model may sample arguments of another form. The agent then receives them unchanged as the input, with a mark in the
+ * call id, by which its echo is converted back to the sampled text.
  */
 
 const ARGUMENT = 'input'
@@ -34,36 +34,47 @@ export function getFreeformArguments(freeformId: string, input: string): string 
 
 const HEAD = /^\s*\{\s*"input"\s*:\s*"/
 const HEAD_WITHOUT_SPACE = '{"input":"'
-/** Plain text, an escape, the start of an invalid escape, or the end; an incomplete escape does not match. */
+/**
+ * The next part of a JSON string: plain text, an escape, the start of an invalid escape, or the closing quote. An
+ * incomplete escape does not match.
+ */
 const STRING_CHUNK = /[^"\\]+|\\u[0-9a-fA-F]{4}|\\[^u]|\\u(?=.{4})|"/sy
 const ESCAPES: Record<string, string> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' }
 
 /** Extracts the input from a custom tool's arguments while the model samples them; linear in their length. */
 export class FreeformReader {
-  /** `head`: it is not yet known whether the arguments have the expected form. */
+  /**
+   * The state of reading. `head`: the form of the arguments is not known yet; `string` and `tail`: they have the
+   * expected form, and the input has not ended, or has; `raw`: they have another form.
+   */
   state: 'head' | 'string' | 'tail' | 'raw' = 'head'
   input = ''
   #pending = ''
-  /** The first half of a surrogate pair that two chunks split: half a character has no UTF-8. */
+  /**
+   * The first half of a surrogate pair that is split between two chunks. It is withheld, because half a character
+   * cannot be encoded as UTF-8.
+   */
   #half = ''
 
   get isRaw(): boolean {
     return this.state === 'raw'
   }
 
-  /** @returns the text that this chunk of the arguments adds to the input */
+  /** Returns the text that a chunk of the arguments adds to the input. */
   add(chunk: string): string {
     if (this.state === 'tail') return ''
     this.#pending += chunk
-    // White space alone decides nothing, and a model may sample any amount of it.
+    // White space alone does not show the form, and a model may sample any amount of it.
     if (this.state === 'head' && /\S/.test(chunk)) this.#readHead()
-    return this.#give(this.state === 'string' ? this.#readString() : this.state === 'raw' ? this.#rest() : '')
+    return this.#emit(
+      this.state === 'string' ? this.#readString() : this.state === 'raw' ? this.#takePending() : '',
+    )
   }
 
   /** Ends the arguments. @returns the rest of the input */
   end(): string {
     if (this.state === 'head') this.state = 'raw'
-    const rest = this.#half + (this.state === 'tail' ? '' : this.#rest())
+    const rest = this.#half + (this.state === 'tail' ? '' : this.#takePending())
     this.#half = ''
     this.input += rest
     return rest
@@ -96,13 +107,13 @@ export class FreeformReader {
     return text
   }
 
-  #rest(): string {
+  #takePending(): string {
     const rest = this.#pending
     this.#pending = ''
     return rest
   }
 
-  #give(added: string): string {
+  #emit(added: string): string {
     const text = this.#half + added
     this.#half = /[\ud800-\udbff]$/.exec(text)?.[0] ?? ''
     const decoded = text.slice(0, text.length - this.#half.length)

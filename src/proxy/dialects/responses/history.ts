@@ -1,4 +1,4 @@
-/** Recorded responses, to which `previous_response_id`, `GET …/responses/{id}` and item references refer. */
+/** Access to recorded responses, for `previous_response_id`, `GET …/responses/{id}` and item references. */
 import { ProxyError } from '../../../base/errors.ts'
 import { getAncestor, getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'
@@ -39,7 +39,7 @@ export async function resolveInputItems({ input }: ResponsesRequest, find: TurnF
   return items
 }
 
-/** Resolves a reference: the proxy names items after their turn: `msg_{turnId}_0`. */
+/** Resolves an item reference. The ids of items contain that of their turn: `msg_{turnId}_0`. */
 async function resolveReference(id: unknown, param: string, find: TurnFinder): Promise<InputItem> {
   const turnId = typeof id === 'string' ? /^[a-z]+_(.+)_\d+$/.exec(id)?.[1] : undefined
   const turn = turnId === undefined ? undefined : await find(turnId)
@@ -49,7 +49,9 @@ async function resolveReference(id: unknown, param: string, find: TurnFinder): P
 }
 
 /**
- * @throws ProxyError `response_not_found`, also for a response that was requested not to be stored, or is incomplete
+ * Returns the turn of a response.
+ * @param param the name of the field that contains the id
+ * @throws ProxyError `response_not_found`, also if the request set `store: false`, or the response has not ended
  */
 export async function findResponse(id: string, find: TurnFinder, param: string): Promise<TurnRecord> {
   const turnId = parseTurnId(id)
@@ -59,8 +61,8 @@ export async function findResponse(id: string, find: TurnFinder, param: string):
 }
 
 function isResponse(turn: TurnRecord): boolean {
-  const isAnswered = turn.finishReason !== null
-  return turn.dialect === 'responses' && isAnswered && toFrameParams(turn).store !== false
+  const isComplete = turn.finishReason !== null
+  return turn.dialect === 'responses' && isComplete && toFrameParams(turn).store !== false
 }
 
 /** Returns the response object of a turn. Its tools are the functions that the model was shown. */

@@ -66,12 +66,12 @@ const checkOutput = createChecker(Type.Object({ call_id: CallId, output: Content
 const checkNotice = createChecker(Type.Object({ name: Type.String({ minLength: 1 }), output: Content }))
 const checkTools = createChecker(Type.Object({ tools: Type.Array(Type.Object({ type: Type.String() })) }))
 
-/** Tools among the items, which one of Codex's forms of requests has. */
+/** Tools that a request contains among its input items, as Codex sends them. */
 export interface InputTools {
   tools: ToolParam[]
   /** Their path in the request. */
   at: string
-  /** Whether a search found them: the model reads their definitions in its output. */
+  /** Whether they are the output of a search, in which the model reads their definitions. */
   isFound: boolean
 }
 
@@ -86,7 +86,8 @@ interface ItemWithPath {
 }
 
 /**
- * Lowers items. Items that form one message are lowered together; a known group is not lowered again.
+ * Lowers items. Items that form one message are lowered together, as a group. A group of an earlier request is not
+ * lowered again.
  * @throws ProxyError `invalid_request` naming the field, `unsupported` for items without an equivalent message
  */
 export function lowerItems(items: readonly InputItem[], memo: PartMemo = NO_MEMO): CanonicalItems {
@@ -99,15 +100,15 @@ export function lowerItems(items: readonly InputItem[], memo: PartMemo = NO_MEMO
   return lowered
 }
 
-/** @param _last the last item, which identifies the group together with all before it */
+/** Lowers a group. @param _last the group's last item, by which `memo` identifies the group and all items before it */
 function lowerGroup(_last: InputItem, group: readonly ItemWithPath[]): CanonicalItems {
   const conversation = new ItemConverter()
   for (const { item, at } of group) conversation.add(item, at)
-  // Copied, because a list that was pushed to has room for sixteen more elements, and many such lists are kept.
+  // Copied, because many of these lists are cached, and a list that was pushed to has room for sixteen more elements.
   return { messages: conversation.messages.slice(), tools: conversation.tools }
 }
 
-/** Groups items: those that are parts of one completion together, each other item alone. */
+/** Groups items: the parts of one completion form a group; each other item is a group. */
 function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
   const groups: ItemWithPath[][] = []
   let isOpen = false
@@ -119,10 +120,10 @@ function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
     const named = findTurnOfItem(item)
     const isOther = named !== undefined && turn !== undefined && named !== turn
     // Two messages in a row are two completions: for instance an agent's own examples.
-    const goesOn = isOpen && isPart && !isOther && !(type === 'message' && before === 'message')
-    turn = goesOn ? (named ?? turn) : named
+    const isContinued = isOpen && isPart && !isOther && !(type === 'message' && before === 'message')
+    turn = isContinued ? (named ?? turn) : named
     const placed = { item, at: `input.${index}` }
-    if (goesOn) groups.at(-1)!.push(placed)
+    if (isContinued) groups.at(-1)!.push(placed)
     else groups.push([placed])
     isOpen = isPart
     before = type
@@ -133,8 +134,8 @@ function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
 const ITEM_ID = /^[a-z]+_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})_\d+$/
 
 /**
- * Returns the turn that the id of an item names. Codex keeps the items that a lost stream had completed, such as its
- * reasoning, before those of the next attempt: two completions in a row.
+ * Returns the turn id in an item's id, which separates consecutive completions: Codex keeps the items that an
+ * interrupted stream had completed, such as reasoning, before those of the next attempt.
  */
 function findTurnOfItem({ id }: InputItem): string | undefined {
   return typeof id === 'string' ? ITEM_ID.exec(id)?.[1] : undefined
@@ -154,8 +155,8 @@ interface AssistantItem {
 }
 
 /**
- * Converts items. One completion returns as several items: reasoning, a message, tool calls. They become one message
- * again, because the model sampled them as one, and the next request is matched with it.
+ * Converts items. The agent sends a completion back as several items: reasoning, a message, tool calls. They become one
+ * message again, because the model sampled them as one, and prompts are matched by messages.
  */
 class ItemConverter implements CanonicalItems {
   readonly messages: ChatMessage[] = []
@@ -190,7 +191,7 @@ class ItemConverter implements CanonicalItems {
       return
     }
     const fields = {
-      // Few templates have a developer role; its content is what others call the system prompt.
+      // Few templates have a developer role, which corresponds to the system role.
       role: role === 'developer' ? 'system' : role,
       content: lowerContent(content, `${at}.content`),
     }
@@ -198,8 +199,9 @@ class ItemConverter implements CanonicalItems {
   }
 
   /**
-   * Adds a message between agents of Codex. The tool's argument that contains it is marked `encrypted`: OpenAI's
-   * service would encrypt it, and decrypt it for the reader. Here it is in both places the text that the model sampled.
+   * Adds a message from one of Codex's agents to another. Codex marks the tool argument that contains the message as
+   * `encrypted`: OpenAI's service encrypts it, and decrypts it for the receiving agent. This proxy does not, so both
+   * contain the text that the model sampled.
    */
   #addAgentMessage(item: InputItem, at: string): void {
     const { content } = checkAgentMessage(item, at)
@@ -248,7 +250,7 @@ class ItemConverter implements CanonicalItems {
       this.#addNotice(item, at)
       return
     }
-    // The API has the call's id of a local shell as `id`; Codex sends a function's output instead.
+    // In the API, the output of a local shell has its call id in `id`. Codex sends a function's output instead.
     const isShell = type === 'local_shell_call_output' && item.call_id === undefined
     const { call_id, output } = checkOutput(isShell ? { ...item, call_id: item.id } : item, at)
     const content = lowerContent(output, `${at}.output`)
@@ -306,10 +308,10 @@ const OUTPUTS: readonly string[] = [
   'local_shell_call_output',
 ]
 
-/** Fields of a message that agents keep for themselves, or for the API. */
+/** Fields of a message that only agents, or OpenAI's service, use. */
 const BOOKKEEPING = new Set(['type', 'id', 'status', 'phase', 'internal_chat_message_metadata_passthrough'])
 
-/** Returns the arguments that the model sampled, without the empty fields that the API's action also has. */
+/** Returns the arguments as the model sampled them, without the empty fields that the API's action has as well. */
 function formatShellArguments(action: { env?: Record<string, unknown> | null | undefined }): string {
   const members = Object.entries(action).filter(([name, value]) => {
     if (name === 'type' || value === null) return false

@@ -6,6 +6,6 @@ export type OutputItem = { type: string; id: string; [field: string]: unknown }
 export type ResponseEvent = { type: string; [field: string]: unknown }
 
 export interface ItemInProgress {
-  /** @returns the item's last events; the last of them contains the final item */
+  /** Ends the item. @returns its last events; the last of them contains the final item */
   close(status: ItemStatus): ResponseEvent[]
 }

@@ -1,7 +1,7 @@
 /**
- * The output of a response: items that grow with the generation's events, and the events that report this to an agent
- * (https://platform.openai.com/docs/api-reference/responses-streaming). A complete response is built in the same way
- * from one event that contains everything, so that both forms agree.
+ * The output of a response: items to which the generation's events are added, and the events that report this to an
+ * agent (https://platform.openai.com/docs/api-reference/responses-streaming). A complete response is built in the same
+ * way from one event that contains the complete completion, so that both forms agree.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
@@ -16,10 +16,10 @@ import type { WireTools } from './tools.ts'
 export interface OutputOptions {
   turnId: string
   wireTools: WireTools
-  /** Whether text comes with the log-probabilities of its tokens. */
+  /** Whether text is sent with the logprobs of its tokens. */
   logprobs: boolean
   reasoning: boolean
-  /** `include: ["reasoning.encrypted_content"]` */
+  /** Whether the request has `include: ["reasoning.encrypted_content"]`. */
   sealedReasoning: boolean
 }
 
@@ -66,34 +66,34 @@ export class ResponseOutput {
   add(delta: GenerationDelta): ResponseEvent[] {
     const { reasoning, content, refusal, toolCalls, extra } = delta
     const events: ResponseEvent[] = []
-    if (reasoning && this.#options.reasoning) events.push(...this.#reason(reasoning))
-    if (content || refusal || extra) events.push(...this.#say(delta))
+    if (reasoning && this.#options.reasoning) events.push(...this.#addReasoning(reasoning))
+    if (content || refusal || extra) events.push(...this.#addText(delta))
     for (const delta of toolCalls ?? [])
       for (const ordered of this.#order.add(delta)) events.push(...this.#addToCall(ordered))
-    return this.#keep(events)
+    return this.#storeItems(events)
   }
 
-  /** @param isComplete false: the model was truncated in the last item */
+  /** Ends the output. @param isComplete false if the completion was truncated, within its last item */
   end(isComplete: boolean): ResponseEvent[] {
     const waited = this.#order.end().flatMap((delta) => this.#addToCall(delta))
-    // An empty completion still has an item, from which the agent can continue.
+    // An empty completion has an empty message item, so that the agent can continue from it.
     const begun =
-      this.#nextIndex === 0 && this.#calls.size === 0 ? this.#say({ type: 'delta', content: '' }) : []
+      this.#nextIndex === 0 && this.#calls.size === 0 ? this.#addText({ type: 'delta', content: '' }) : []
     const open = [this.#text, this.#call].filter((item) => item !== undefined)
     const ended = open.flatMap((item) =>
       item.close(isComplete || item !== open.at(-1) ? 'completed' : 'incomplete'),
     )
-    return this.#keep([...waited, ...begun, ...ended])
+    return this.#storeItems([...waited, ...begun, ...ended])
   }
 
-  #keep(events: ResponseEvent[]): ResponseEvent[] {
+  #storeItems(events: ResponseEvent[]): ResponseEvent[] {
     for (const { type, item, output_index } of events) {
       if (type === 'response.output_item.done') this.items[output_index as number] = item as OutputItem
     }
     return events
   }
 
-  #reason(text: string): ResponseEvent[] {
+  #addReasoning(text: string): ResponseEvent[] {
     if (this.#text instanceof ReasoningItem) return this.#text.add(text)
     const closed = this.#closeText()
     const { sealedReasoning } = this.#options
@@ -102,7 +102,7 @@ export class ResponseOutput {
     return [...closed, ...item.add(text)]
   }
 
-  #say(delta: GenerationDelta): ResponseEvent[] {
+  #addText(delta: GenerationDelta): ResponseEvent[] {
     if (this.#text instanceof MessageItem) return this.#text.add(delta)
     const closed = this.#closeText()
     const item = new MessageItem(
@@ -114,8 +114,8 @@ export class ResponseOutput {
   }
 
   /**
-   * Adds to a tool call. It is closed when the next one begins, so that an agent can run it and finds the calls in
-   * order.
+   * Adds a delta to its tool call. A tool call is closed when the next one begins, so that an agent can run it
+   * immediately, and receives the tool calls in order.
    * @throws ProxyError `engine_failed` for a delta of a closed tool call
    */
   #addToCall(delta: ToolCallDelta): ResponseEvent[] {
@@ -127,8 +127,8 @@ export class ResponseOutput {
     if (this.#call) events.push(...this.#call.close('completed'))
     const { turnId, wireTools } = this.#options
     const itemId = `${turnId}_${this.#calls.size}`
-    const getPosition = () => this.#nextIndex++
-    this.#call = new ToolCallInProgress({ itemId, wireTools, allocateIndex: getPosition })
+    const allocateIndex = () => this.#nextIndex++
+    this.#call = new ToolCallInProgress({ itemId, wireTools, allocateIndex })
     this.#calls.set(delta.index, this.#call)
     return [...events, ...this.#call.add(delta)]
   }

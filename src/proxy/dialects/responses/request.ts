@@ -19,7 +19,7 @@ import {
 } from './schema.ts'
 import { lowerToolChoice, lowerTools, type ToolConversion, type WireTool, type WireTools } from './tools.ts'
 
-/** The part of the request that its response, or a later request, needs from the recorded turn; JSON. */
+/** The data of a request that is recorded with its turn as JSON, because the response or a later request needs it. */
 export interface ResponsesAnnotation {
   /** Whether the first message is the instructions, which apply to this request only. */
   instructions: boolean
@@ -43,9 +43,10 @@ interface CanonicalResponsesRequest {
 
 /**
  * Lowers a validated request to the body of Chat Completions.
- * @param history the messages that the request continues: those and the completion of `previous_response_id`
+ * @param history the messages that the request continues: the conversation of `previous_response_id`, with its
+ *   completion
  * @param items the input, with item references resolved
- * @param memo the parts that were lowered with the session's earlier requests
+ * @param memo caches the parts that the session's earlier requests contained
  * @throws ProxyError `invalid_request` naming the field; `unsupported` for a request that no engine can serve
  */
 export function lowerResponsesRequest(
@@ -60,10 +61,10 @@ export function lowerResponsesRequest(
     ? [memo.computeOnce(buildSystemMessage, request.instructions)]
     : []
   const all = [...instructions, ...history, ...messages]
-  if (all.length === 0) throw createInvalidError("'input' must hold at least one message", 'input')
+  if (all.length === 0) throw createInvalidError("'input' must contain at least one message", 'input')
   const tools = collectTools(request, itemTools, memo)
   const annotation = createAnnotation(request, tools)
-  // Checked now, because the response repeats these fields, and the turn records them.
+  // Serialized to reject excessive nesting now, because the response repeats these fields, and the turn records them.
   toJsonText([annotation, request.tools, request.tool_choice])
   const body = {
     // Fields that Chat Completions has as well, and unknown fields.

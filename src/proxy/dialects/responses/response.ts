@@ -13,7 +13,7 @@ import type { ResponsesAnnotation } from './request.ts'
 import type { ToolParam } from './schema.ts'
 import type { WireTools } from './tools.ts'
 
-/** The parts of a response that repeat its request, and the options of its form. */
+/** The parts of a response that repeat its request, and the options that determine its form. */
 export interface ResponseFrame {
   identity: ResponseIdentity
   responseOptions: Pick<ResponseOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
@@ -42,7 +42,7 @@ export interface ResponseState {
 
 export const toResponseId = (turnId: string) => `resp_${turnId}`
 
-/** @returns undefined for an id of another form */
+/** Returns the turn id in a response id; undefined for an id of another form. */
 export function parseTurnId(responseId: string): string | undefined {
   return responseId.startsWith('resp_') ? responseId.slice('resp_'.length) : undefined
 }
@@ -134,7 +134,7 @@ export function buildTokenFields(
 }
 
 /**
- * Returns usage. The SDKs' types require both details as objects with numbers, which are 0 if no engine counted them.
+ * Converts usage. The SDKs' types require both details objects with numbers, which are 0 if the engine reported none.
  */
 function buildResponseUsage(usage: Usage): object {
   return {

@@ -42,8 +42,8 @@ export class ResponsesStreamWriter {
   }
 
   /**
-   * Returns an event without content, as OpenAI's service sends them. Codex's idle timer counts events and not
-   * comments. The SDKs demand `response.created` as the first event.
+   * Returns an event without content that keeps the connection alive, as OpenAI's service does: only events reset
+   * Codex's idle timer, not comments. The SDKs require `response.created` as the first event.
    */
   keepAlive(): string {
     return this.#open() + this.#texts([{ type: 'keepalive' }])

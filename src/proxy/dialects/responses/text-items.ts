@@ -128,7 +128,7 @@ function createPart({ type, text, logprobs }: MessagePart): object {
   return type === 'refusal' ? { type, refusal: text } : { type, text, annotations: [], logprobs }
 }
 
-/** Returns the event of a delta of a part, or of its full text. */
+/** Returns the event for a delta of a part, or for its complete text. */
 function buildTextEvent({ type, text, logprobs }: MessagePart, what: 'delta' | 'done'): ResponseEvent {
   const isDelta = what === 'delta'
   const field = isDelta ? 'delta' : type === 'refusal' ? 'refusal' : 'text'

@@ -6,19 +6,19 @@ import { FreeformReader, toFreeformCallId } from './freeform.ts'
 import type { ItemInProgress, ItemStatus, OutputItem, ResponseEvent } from './output-item.ts'
 import type { WireTool, WireTools } from './tools.ts'
 
-/** The options of every kind of tool call. The deltas of a call wait until its name is known. */
+/** The options of every kind of tool call. */
 interface ToolCallOptions {
   /** `{turnId}_{n}`, to which each kind of item adds its prefix. */
   itemId: string
   wireTools: WireTools
   /**
-   * Allocates the next output index, when the call is first reported to the agent, so that the order of indices is that
-   * of the events.
+   * Allocates the next output index. It is called when the tool call is first reported to the agent, so that indices
+   * have the order of the events.
    */
   allocateIndex(): number
 }
 
-/** A tool call of the model, of any kind of tool. */
+/** A tool call of the model, of any kind of tool. Its deltas are buffered until its name is known. */
 export class ToolCallInProgress implements ItemInProgress {
   readonly #options: ToolCallOptions
   #id = ''
@@ -49,9 +49,9 @@ export class ToolCallInProgress implements ItemInProgress {
   }
 
   #start(): ToolCallItem {
-    const { itemId, wireTools, allocateIndex: place } = this.#options
+    const { itemId, wireTools, allocateIndex } = this.#options
     const tool = wireTools.get(this.#name) ?? { type: 'function', name: this.#name }
-    return new ITEM_OF[tool.type]({ tool, itemId, callId: this.#id, allocateIndex: place })
+    return new ITEM_OF[tool.type]({ tool, itemId, callId: this.#id, allocateIndex })
   }
 }
 
@@ -60,28 +60,28 @@ interface ToolCallItemOptions extends Omit<ToolCallOptions, 'wireTools'> {
   callId: string
 }
 
-/** A tool call, which is reported to the agent as soon as its kind of item is known. */
+/** The output item of a tool call. It is reported to the agent as soon as its kind is known. */
 abstract class ToolCallItem implements ItemInProgress {
-  protected readonly facts: ToolCallItemOptions
+  protected readonly options: ToolCallItemOptions
   /** The prefix of the item's id. */
   protected abstract readonly prefix: string
   #outputIndex: number | undefined
 
-  constructor(facts: ToolCallItemOptions) {
-    this.facts = facts
+  constructor(options: ToolCallItemOptions) {
+    this.options = options
   }
 
   abstract add(chunk: string): ResponseEvent[]
   abstract close(status: ItemStatus): ResponseEvent[]
 
-  /** Returns the event that reports the call, the first time. */
+  /** Returns the event that reports the item; empty if the item was reported before. */
   protected open(type: string, fields: object): ResponseEvent[] {
     if (this.#outputIndex !== undefined) return []
-    this.#outputIndex = this.facts.allocateIndex()
+    this.#outputIndex = this.options.allocateIndex()
     return [this.#itemEvent('added', type, fields, 'in_progress')]
   }
 
-  /** Returns an event of a call that is open. */
+  /** Returns an event of an item that has been reported. */
   protected event(type: string, fields: object): ResponseEvent {
     return { type, item_id: this.#id, output_index: this.#outputIndex, ...fields }
   }
@@ -91,16 +91,16 @@ abstract class ToolCallItem implements ItemInProgress {
   }
 
   get #id(): string {
-    return `${this.prefix}_${this.facts.itemId}`
+    return `${this.prefix}_${this.options.itemId}`
   }
 
   protected get nameFields() {
-    const { name, namespace } = this.facts.tool
+    const { name, namespace } = this.options.tool
     return { name, ...(namespace !== undefined && { namespace }) }
   }
 
   #itemEvent(what: 'added' | 'done', type: string, fields: object, status: ItemStatus): ResponseEvent {
-    const item: OutputItem = { type, id: this.#id, call_id: this.facts.callId, ...fields, status }
+    const item: OutputItem = { type, id: this.#id, call_id: this.options.callId, ...fields, status }
     return { type: `response.output_item.${what}`, output_index: this.#outputIndex, item }
   }
 }
@@ -133,12 +133,12 @@ class CustomCall extends ToolCallItem {
 
   add(chunk: string): ResponseEvent[] {
     const delta = this.#reader.add(chunk)
-    // The call id depends on the form of the arguments.
-    return this.#reader.state === 'head' ? [] : this.#give(delta)
+    // The item is reported once the form of the arguments is known, on which its call id depends.
+    return this.#reader.state === 'head' ? [] : this.#emit(delta)
   }
 
   close(status: ItemStatus): ResponseEvent[] {
-    const last = this.#give(this.#reader.end())
+    const last = this.#emit(this.#reader.end())
     const { input } = this.#reader
     return [
       ...last,
@@ -147,13 +147,13 @@ class CustomCall extends ToolCallItem {
     ]
   }
 
-  #give(delta: string): ResponseEvent[] {
+  #emit(delta: string): ResponseEvent[] {
     const events = this.open('custom_tool_call', this.#fields(''))
     return delta === '' ? events : [...events, this.event('response.custom_tool_call_input.delta', { delta })]
   }
 
   #fields(input: string) {
-    const call_id = toFreeformCallId(this.facts.callId, this.#reader.isRaw)
+    const call_id = toFreeformCallId(this.options.callId, this.#reader.isRaw)
     return { call_id, ...this.nameFields, input }
   }
 }
@@ -176,7 +176,7 @@ class LocalShellCall extends ToolCallItem {
       const added = this.open('local_shell_call', { action })
       return [...added, this.done('local_shell_call', { action }, status)]
     }
-    const call = new FunctionCall(this.facts)
+    const call = new FunctionCall(this.options)
     return [...call.add(this.#arguments), ...call.close(status)]
   }
 }

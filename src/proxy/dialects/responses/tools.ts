@@ -10,7 +10,7 @@ import { createChecker, toNullable } from '../common/check.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
 import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
 
-/** The agent's form of a tool. */
+/** A tool in the form in which the agent declared it. */
 export interface WireTool {
   type: 'function' | 'custom' | 'local_shell' | 'tool_search'
   name: string
@@ -64,7 +64,11 @@ const SERVICE_FIELDS = [
   'execution',
 ]
 
-/** @throws ProxyError `invalid_request` naming the field, `unsupported` for a tool that neither side could run */
+/**
+ * Converts tools to functions.
+ * @param at the path of the list in the request
+ * @throws ProxyError `invalid_request` naming the field, `unsupported` for a tool that neither side could run
+ */
 export function lowerTools(params: readonly ToolParam[], at: string): ToolConversion {
   const lowered: ToolConversion = { tools: [], wireTools: new Map(), dropped: [] }
   for (const [index, param] of params.entries()) lowerTool(param, `${at}.${index}`, undefined, lowered)
@@ -118,7 +122,10 @@ function addTool(
   wireTools.set(name, { type, name: definition.name, ...(namespace !== undefined && { namespace }) })
 }
 
-/** Returns the function's name. Codex's namespaces of MCP servers already end in the separator: `mcp__github__`. */
+/**
+ * Returns the name of a tool's function. Codex's namespaces of MCP servers already end in the separator:
+ * `mcp__github__`.
+ */
 export function toModelName(name: string, namespace: string | null | undefined): string {
   if (!namespace) return name
   return namespace.endsWith('__') ? namespace + name : `${namespace}__${name}`
@@ -167,8 +174,8 @@ const LOCAL_SHELL: FunctionDefinition = {
 }
 
 /**
- * Returns the tool choice in the form of Chat Completions, and the tools that it leaves. No engine knows
- * `allowed_tools`: the model is shown only those tools.
+ * Returns the tool choice in the form of Chat Completions, and the tools that it leaves. Engines do not support
+ * `allowed_tools`, so the model is shown only those tools.
  * @throws ProxyError `unsupported` for the choice of a hosted tool
  */
 export function lowerToolChoice(

@@ -32,8 +32,8 @@ export function openServer(
 ): EngineClient {
   const sessionHeaders = parseSessionHeaders(engineSessionHeader ?? 'none')
   const options = { url, apiKey: engineApiKey, sessionHeaders, connect }
-  const isFoundOut = engineKind === 'auto' || engineKind === 'embedded'
-  return isFoundOut ? createAutoClient(options) : CLIENT_OF_KIND[engineKind](options)
+  const isDetected = engineKind === 'auto' || engineKind === 'embedded'
+  return isDetected ? createAutoClient(options) : CLIENT_OF_KIND[engineKind](options)
 }
 
 /**
