@@ -10,7 +10,7 @@ import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import { parseEndpoint } from './endpoint.ts'
 import { type ConnectionOptions, EngineConnection } from './wire/connection.ts'
 
-/** Creates a client of a server whose kind is detected at the first use at which the server responds. */
+/** Creates a client that detects the kind of its server when the server first responds. */
 export function createAutoClient(options: ConnectionOptions): EngineClient {
   return new AutoClient(options)
 }
@@ -31,8 +31,8 @@ class AutoClient implements EngineClient {
   }
 
   /**
-   * True until the kind is detected: a server that is not up yet may accept token ids, and a request detects the kind
-   * first.
+   * True until the kind is detected: a server that is not up yet may accept token ids, and each request detects the
+   * kind before it is sent.
    */
   get takesTokenIds(): boolean {
     return this.#client?.takesTokenIds ?? true
@@ -47,19 +47,19 @@ class AutoClient implements EngineClient {
   }
 
   async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    const client = this.#client ?? (await this.#found(signal))
+    const client = this.#client ?? (await this.#detect(signal))
     await client.generate(request, sink, signal)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
-    const client = await this.#found(signal)
+    const client = await this.#detect(signal)
     if (!client.countTokens)
       throw createCannotCountError(`the engine at ${this.name} cannot count the tokens of a chat`)
     return await client.countTokens(body, signal)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
-    const client = await this.#found(signal)
+    const client = await this.#detect(signal)
     if (client.score) return await client.score(request, signal)
     throw new ProxyError(
       'unsupported',
@@ -68,11 +68,11 @@ class AutoClient implements EngineClient {
   }
 
   async getTokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
-    return (await this.#found(signal)).getTokenTexts?.(model, ids, signal)
+    return (await this.#detect(signal)).getTokenTexts?.(model, ids, signal)
   }
 
   async checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
-    const client = await this.#found(signal)
+    const client = await this.#detect(signal)
     return client.checkHealth(signal, question)
   }
 
@@ -84,7 +84,7 @@ class AutoClient implements EngineClient {
     await this.#client?.close()
   }
 
-  async #found(signal: AbortSignal): Promise<EngineClient> {
+  async #detect(signal: AbortSignal): Promise<EngineClient> {
     if (this.#client) return this.#client
     const kind = await detectEngineKind(this.#options, signal)
     // Two requests may have detected concurrently; the first result wins.
@@ -97,15 +97,15 @@ class AutoClient implements EngineClient {
 const MODEL_INFO = ['/model_info', '/get_model_info']
 
 /**
- * The prefix of vLLM's metrics; `/metrics` needs no key. Other servers report a version too, for instance TensorRT-LLM
- * (`tensorrt_llm/serve/openai_server.py`), and accept none of vLLM's fields.
+ * The prefix of vLLM's metrics; `/metrics` needs no key. A version alone does not identify vLLM: other servers report
+ * one too, for instance TensorRT-LLM (`tensorrt_llm/serve/openai_server.py`), and support none of vLLM's fields.
  */
 const VLLM_METRIC = /^vllm:/m
 
 /**
  * Detects the kind of an engine: vLLM and SGLang name themselves as owners of their models, or have routes that no
  * other server has in this form; any other server that lists models counts as OpenAI-compatible.
- * @throws ProxyError `engine_unreachable` if no server responds, `engine_failed` if the server is not of such a kind
+ * @throws ProxyError `engine_unreachable` if no server responds, `engine_failed` if the server lists no models
  */
 export async function detectEngineKind(
   { url, apiKey, connect }: Pick<ConnectionOptions, 'url' | 'apiKey' | 'connect'>,

@@ -57,9 +57,8 @@ function parseSessionHeaders(names: string): string[] {
 const CHECK_MS = 10_000
 
 /**
- * Checks whether each engine serves, and queries its tokenizer. Succeeds if at least one engine responds: a dead one
- * among healthy ones must not keep a cluster from training, whereas none at all usually indicates a mistake in the
- * configuration.
+ * Checks whether each engine serves, and queries its tokenizer. Succeeds if at least one engine responds: one dead
+ * engine must not prevent a cluster from training, whereas a mistake in the configuration is likely if none responds.
  * @returns the results of the engines that responded, by client name
  * @throws ProxyError `start_failed` if none responds
  */

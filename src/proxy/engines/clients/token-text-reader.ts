@@ -18,8 +18,8 @@ interface EngineWithModels {
 const TIMEOUT_MS = 10_000
 
 /**
- * Returns a function that reads the texts of tokens: with this tokenizer or, without one, with the embedded model's
- * tokenizer for tokens that it sampled, otherwise from an engine that serves the model.
+ * Returns a function that reads the texts of tokens: with the named tokenizer or, without one, with the embedded
+ * model's tokenizer for tokens that this model sampled, and from an engine for tokens of other models.
  * @param loadEmbedded called once, for the first ids that the embedded model sampled; absent: there is no embedded
  *   model
  * @returns a function that resolves to undefined if no tokenizer is known
@@ -51,7 +51,7 @@ async function queryEngines(engines: readonly EngineWithModels[], model: string,
   return undefined
 }
 
-/** The number of tokens per time slice: some milliseconds. */
+/** The number of tokens per time slice, which takes some milliseconds. */
 const SLICE_TOKENS = 10_000
 
 /**

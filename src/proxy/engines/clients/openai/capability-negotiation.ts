@@ -1,16 +1,20 @@
 /**
- * Capabilities of a server as learned from its responses. One rejection proves little: a server that loads weights or
- * an adapter rejects what it accepts a second later, and a request without ids makes all later turns worthless.
- * Therefore a lower level becomes the default only after several consecutive requests had to resort to it, and the full
- * level is retried periodically.
+ * Capabilities of a server as learned from its responses. A single rejection is not sufficient evidence: a server that
+ * loads weights or an adapter rejects requests that it accepts a second later, and at a lower level all later turns
+ * would lack data. Therefore a lower level becomes the default only after several consecutive requests had to resort to
+ * it, and the full level is retried periodically.
  */
 import type { RequestLevel } from './request.ts'
 
-/** The number of requests that must be rejected at the full level and served at a lower one. */
+/**
+ * The number of consecutive requests that must be rejected at the full level and served at a lower one before the lower
+ * level becomes the default.
+ */
 const CONFIRMATIONS = 3
 /** One of this many requests at a lower level retries the full level: the server may have been replaced. */
 const RETRY_EVERY = 50
-const REMEMBERED_LIMIT = 1_000
+/** The number of capabilities beyond which all are discarded. */
+const MAX_CAPABILITIES = 1_000
 
 export interface RequestPlan {
   /** The levels to try, in this order, until one is accepted. */
@@ -30,7 +34,11 @@ export class CapabilityNegotiation {
   /** The capability by route, model and streaming: servers differ in each. */
   readonly #capabilities = new Map<string, Capability>()
 
-  /** Returns the plan of a request. @param levels levels, from full to plain */
+  /**
+   * Returns the plan of a request.
+   * @param key the route, model and streaming of the request, as one text
+   * @param levels all levels, from full to plain
+   */
   createPlan(key: string, levels: readonly RequestLevel[]): RequestPlan {
     const capability = this.#capabilities.get(key)
     if (capability === undefined || capability.rejections < CONFIRMATIONS) {
@@ -55,22 +63,25 @@ export class CapabilityNegotiation {
     )
       return
     // Some servers accept any model name: names that agents invent must not exhaust the memory.
-    if (this.#capabilities.size >= REMEMBERED_LIMIT) this.#capabilities.clear()
+    if (this.#capabilities.size >= MAX_CAPABILITIES) this.#capabilities.clear()
     this.#capabilities.set(key, { level, rejections: rejections + 1, requests: 0 })
   }
 
-  /** Reports that no level was accepted. What was learned may be obsolete, so the next request tries the full level. */
+  /**
+   * Reports that no level was accepted. The learned capability may be obsolete, so the next request tries the full
+   * level.
+   */
   reportRejected(key: string): void {
     const capability = this.#capabilities.get(key)
     if (capability) capability.requests = RETRY_EVERY
   }
 
-  /** Discards what was learned after the server was unreachable: another one may have replaced it. */
+  /** Discards all capabilities: the server was unreachable, and another one may have replaced it. */
   forget(): void {
     this.#capabilities.clear()
   }
 
-  /** The data that turns lack at the current levels; undefined if none. */
+  /** A warning for operators about the data that turns lack at the current levels; undefined if they lack none. */
   get warning(): string | undefined {
     const lesser = [...this.#capabilities.values()].filter(({ rejections }) => rejections >= CONFIRMATIONS)
     const levels = lesser.map(({ level }) => level)

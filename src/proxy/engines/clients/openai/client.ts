@@ -18,7 +18,9 @@ export function createOpenaiClient(options: ConnectionOptions): EngineClient {
 
 class OpenaiClient extends ServerClient implements EngineClient {
   readonly kind = 'openai'
-  /** Some such servers accept token ids, in fields of their own; OpenAI's API has none for chats. */
+  /**
+   * OpenAI's API has no field for the token ids of a chat. Some of these servers accept ids, but in different fields.
+   */
   readonly takesTokenIds = false
   readonly #routes: OpenaiRoutes
 

@@ -3,7 +3,7 @@ import { getRequestedAlternatives, isMaskBounded, wantsLogprobs, withoutEmptyToo
 
 /**
  * The level of a request to an engine of unknown kind, from full to plain: `ids` adds the fields of vLLM, SGLang and
- * similar engines, `ids_complete` forgoes streaming for them, as SGLang's chat requires, `logprobs` adds fields of
+ * similar engines, `ids_complete` does so without streaming, as SGLang's chat route requires, `logprobs` adds fields of
  * OpenAI's API only, `plain` sends the agent's body.
  */
 export type RequestLevel = 'ids' | 'ids_complete' | 'logprobs' | 'plain'
@@ -15,7 +15,7 @@ export function getRequestLevels({ stream }: GenerationRequest): RequestLevel[] 
 
 /**
  * Returns the body that requests token data in addition to ids, with SGLang's field names and vLLM's. Only SGLang's
- * chat returns all kinds, and none of them in a stream.
+ * chat route returns all kinds of token data, and none of them in a stream.
  */
 export function buildDetailsBody(request: GenerationRequest): Record<string, unknown> {
   const { record = {}, body } = request
@@ -62,7 +62,7 @@ function buildLogprobsFields(request: GenerationRequest): Record<string, unknown
 
 /**
  * Returns the fields that request ids: as `token_ids` from engines that have them, otherwise written into the tokens.
- * The latter is not requested if the agent wants alternatives, because their text would be lost.
+ * The latter form is not requested if the agent requested alternatives, because their text would be lost.
  */
 function buildIdFields(request: GenerationRequest): Record<string, unknown> {
   const { top_logprobs: top, logprobs } = request.body

@@ -11,7 +11,10 @@ import { buildDetailsBody, buildOpenaiBody, getRequestLevels } from './request.t
 
 interface RouteResponse {
   response: EngineResponse
-  /** Either is to be called once: after the first event, or if the first event is a rejection. */
+  /**
+   * Callbacks, at most one of which is called: `onAccepted` after the first event, `onRejected` if the first event is a
+   * rejection.
+   */
   onAccepted?(): void
   onRejected?(): void
 }
@@ -50,8 +53,8 @@ export class OpenaiRoutes {
   }
 
   /**
-   * Requests token data as well. A server that rejects this gets the request without it, so that its turns are recorded
-   * nevertheless.
+   * Sends a request for token data as well. If the server rejects it, the caller sends the request without token data,
+   * so that the turn is recorded nevertheless.
    * @returns undefined if the server rejected the request
    */
   async #sendForDetails(
@@ -67,12 +70,15 @@ export class OpenaiRoutes {
     }
   }
 
-  /** The reason why turns of this server are inexact. */
+  /** The reason why turns of this server are inexact; undefined if they are exact. */
   get warning(): string | undefined {
     return this.#negotiation.warning ?? this.#connection.promptReports.warning
   }
 
-  /** Makes a health check. After a failed one, discards what was learned before. @throws as `check` */
+  /**
+   * Runs a health check. The first success after a failure discards the learned capabilities.
+   * @throws errors of `check`
+   */
   async runHealthCheck<T>(check: () => Promise<T>): Promise<T> {
     try {
       const health = await check()
@@ -86,8 +92,8 @@ export class OpenaiRoutes {
   }
 
   /**
-   * Tries the full level first, and lower levels if it is rejected as malformed (400, 422). An error of the agent is
-   * rejected at every level, from which nothing is learned.
+   * Tries the levels of the plan in order until one is not rejected as malformed (400, 422). An invalid request of an
+   * agent is rejected at every level, from which nothing is learned.
    */
   async #send(request: GenerationRequest, signal: AbortSignal): Promise<RouteResponse> {
     const key = JSON.stringify([request.kind, request.body.model, request.stream])
@@ -117,8 +123,8 @@ function isMalformed(thrown: unknown): boolean {
 }
 
 /**
- * Returns whether the server rejects the request's effort. A lower level does not help then: the backend changes the
- * effort.
+ * Returns whether the server rejects the request's effort. A lower level would not help; the backend retries with
+ * another effort.
  */
 function rejectsEffort(thrown: unknown, { body }: GenerationRequest): boolean {
   return parseEffortRejection((thrown as ProxyError).message, getEffort(body)) !== undefined

@@ -21,7 +21,7 @@ const FORMATS: Readonly<Record<string, ToolCallFormat>> = {
   kimi_k2: kimiK2,
 }
 
-/** The markup of the detectors that do not, from their `structure_info`, by the proxy's parser. */
+/** The markup of the detectors without a tag of xgrammar, from their `structure_info`, by the proxy's parser. */
 const STRUCTURES: Readonly<
   Record<string, { begin: string; afterName: string; end: string; trigger: string }>
 > = {
@@ -108,8 +108,8 @@ function withoutThinkExcludes(format: Readonly<Record<string, unknown>>): Record
 }
 
 /**
- * Returns the tag of a detector without a format. SGLang allows a forced tool call to name any of the offered
- * functions; here the forced name is enforced.
+ * Returns the tag of a detector in {@link STRUCTURES}. SGLang lets a forced tool call name any of the offered
+ * functions; this tag enforces the forced name.
  */
 function buildStructures({ format, tools }: ToolCallRequest, isForced: boolean): object | undefined {
   const written = STRUCTURES[format]

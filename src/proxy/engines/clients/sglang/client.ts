@@ -28,7 +28,7 @@ import { buildGenerateBody, buildImageBody } from './request.ts'
 import { buildSglangScoreBody, readSglangScores, SGLANG_DETOKENIZE } from './score.ts'
 import { SglangSessions } from './sessions.ts'
 
-/** The version that `npm run test:sglang` runs. */
+/** The program, its first version, and the version that `npm run test:sglang` runs. */
 const TESTED = ['SGLang', '0.1', '0.5.23'] as const
 
 /**
@@ -49,16 +49,17 @@ class SglangClient extends ServerClient implements EngineClient {
   readonly #toolCallConstraints: ToolCallConstraints
   readonly #sessions: SglangSessions
   /**
-   * The first name of its weights. `/update_weights_from_disk` renames them to their folder (`served_model_name` in
-   * `tokenizer_manager.py`, 0.5.23), while requests continue to name the model; the server accepts any name for its
-   * weights.
+   * The first name under which the server listed its weights. `/update_weights_from_disk` renames them to their folder
+   * (`served_model_name` in `tokenizer_manager.py`, 0.5.23), while requests continue to name the model; the server
+   * accepts any name for its weights.
    */
   #servedName: string | undefined
-  /** The context length of its model in tokens, prompt and completion together, after a health check. */
+  /** The context length of the server's model in tokens, prompt and completion together; known after a health check. */
   #contextLength: number | undefined
-  #isOld: string | undefined
+  #versionWarning: string | undefined
   /**
-   * Whether the server was ready since its last failure: if it is not ready afterwards, it is paused, and not starting.
+   * Whether the server was ready since its last failure: if it is not ready afterwards, it is paused rather than
+   * starting.
    */
   #wasReady = false
   /** The adapters by the names that the server lists. */
@@ -72,22 +73,22 @@ class SglangClient extends ServerClient implements EngineClient {
     this.#sessions = new SglangSessions(this.connection)
     this.#toolCallConstraints = new ToolCallConstraints(this.#version, {
       since: TAGS_SINCE,
-      // Its other grammar backends support fewer kinds of tags.
+      // SGLang's other grammar backends support fewer kinds of tags.
       allows: ({ grammar_backend: backend }) => (backend ?? 'xgrammar') === 'xgrammar',
     })
   }
 
   async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    const prepared = this.#inSession(this.#withAdapter(withoutZero(request)))
+    const prepared = this.#withSession(this.#withAdapter(withoutZeroTopK(request)))
     if (isTokenRequest(prepared)) await this.#generateTokens(prepared, sink, signal)
     else await this.#openai.generate(prepared, sink, signal)
   }
 
   /**
-   * Adds the session id. An agent's own `session_params` are another way to extend a prompt, which token mode does not
-   * accept.
+   * Adds the session id. In chat mode an agent may send `session_params` instead, SGLang's other way to extend a
+   * prompt.
    */
-  #inSession(request: GenerationRequest): GenerationRequest {
+  #withSession(request: GenerationRequest): GenerationRequest {
     if (!isTokenRequest(request) && isRecord(request.body.session_params)) return request
     const session_id = this.#sessions.getSessionName(request)
     return { ...request, body: { ...request.body, session_id } } as GenerationRequest
@@ -136,14 +137,14 @@ class SglangClient extends ServerClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    const warnings = [this.#openai.warning, this.#toolCallConstraints.warning, this.#isOld]
+    const warnings = [this.#openai.warning, this.#toolCallConstraints.warning, this.#versionWarning]
     return warnings.filter((each) => each !== undefined).join('; ') || undefined
   }
 
   checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
     return this.#openai.runHealthCheck(() =>
       this.#checkHealth(signal, question).catch((thrown) => {
-        // A server that only does not respond was not replaced: what it reported still holds.
+        // A timeout does not show that the server was replaced, so its reported capabilities are kept.
         if (signal.aborted) throw thrown
         this.#version.forget()
         this.#toolCallConstraints.forget()
@@ -157,11 +158,11 @@ class SglangClient extends ServerClient implements EngineClient {
 
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
     const isPaused = await this.#isPaused(signal)
-    // Most versions generate a token for it: a dead engine behind its server fails, and so does a paused one.
+    // In most versions this route generates a token, so it fails if the engine process is dead, or if it is paused.
     if (!isPaused) await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
     this.#sessions.readSupport(await this.#version.getFields(signal))
-    this.#isOld = await this.#version.findWarning(TESTED, signal)
+    this.#versionWarning = await this.#version.findWarning(TESTED, signal)
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
     const weights = models.find(({ isAdapter }) => !isAdapter)
     this.#servedName ??= weights?.id
@@ -182,17 +183,17 @@ class SglangClient extends ServerClient implements EngineClient {
   }
 
   /**
-   * Returns whether generation is paused: `/ready` is 503 then (`is_ready` in `tokenizer_manager.py`, 0.5.23); older
-   * versions do not report it.
+   * Returns whether generation is paused: `/ready` then responds with 503 (`is_ready` in `tokenizer_manager.py`,
+   * 0.5.23). Older versions do not report a pause.
    */
   async #isPaused(signal: AbortSignal): Promise<boolean> {
     try {
       this.#wasReady = (await this.connection.queryOptional('/ready', signal)) !== undefined
       return false
     } catch (thrown) {
-      const isRefused = thrown instanceof ProxyError && thrown.code === 'engine_failed'
-      if (!isRefused || !this.#wasReady) return false
-      // Queries the engine behind the server, which responds to this while it is paused.
+      const isNotReady = thrown instanceof ProxyError && thrown.code === 'engine_failed'
+      if (!isNotReady || !this.#wasReady) return false
+      // A paused engine process responds to this query; a dead one does not.
       return (await this.connection.queryOptional('/server_info', signal)) !== undefined
     }
   }
@@ -214,7 +215,7 @@ function limitToContext(request: TokenRequest, contextLength = Number.POSITIVE_I
 }
 
 /** Replaces a `top_k` of 0: for vLLM and others it means no limit, as -1 does; SGLang rejects it. */
-function withoutZero(request: GenerationRequest): GenerationRequest {
+function withoutZeroTopK(request: GenerationRequest): GenerationRequest {
   if (request.body.top_k !== 0) return request
   return { ...request, body: { ...request.body, top_k: -1 } } as GenerationRequest
 }

@@ -2,7 +2,7 @@
  * Converts responses of SGLang's `/generate` to generation events; the wire format is that of
  * `python/sglang/srt/managers/tokenizer_manager.py`. In a stream, servers repeat everything from the start in each
  * event unless they were started with `--incremental-streaming-output`; older ones, with `--stream-output`, repeat
- * logprobs and text, but not ids. A request cannot select this, so the length of each list is compared with
+ * logprobs and text, but not ids. A request cannot select the form, so the length of each list is compared with
  * `completion_tokens`, which always counts from the start.
  *
  * The text is ignored: an event does not show whether its text continues or repeats the previous one. The ids are
@@ -44,13 +44,13 @@ export interface GenerateReaderOptions extends ReaderOptions {
   /** The ids that were sent; the engine does not repeat them. */
   promptTokenIds: PromptIds
   /**
-   * Whether the request has images: the engine inserts placeholders, and the prompt is known only from its response.
-   * Default: no.
+   * Whether the request has images. The engine inserts their placeholders, so the prompt is known only from its
+   * response. Default: no.
    */
   hasImages?: boolean
 }
 
-/** `[logprob, id, text]`; the text only if requested. */
+/** SGLang's entry of a token: `[logprob, id, text]`, with the text only if requested. */
 type TokenEntry = [logprob: unknown, id: unknown, text?: unknown]
 
 export class GenerateReader implements JsonReader {
@@ -75,12 +75,12 @@ export class GenerateReader implements JsonReader {
     const response = this.#parse(json.toString(), isComplete)
     if (response === undefined) return
     this.#meta = response.meta_info
-    const aborted = this.#toAbort()
+    const aborted = this.#createAbortError()
     if (aborted !== undefined && !this.#hasNewTokens(response.output_ids)) throw aborted
     if (!this.#started) events.push(this.#start(response, isComplete))
     const delta = this.#delta(response)
     if (delta !== undefined) events.push(delta)
-    // Of a stream, tokens before an error are recorded; the complete response ends with `end`.
+    // In a stream, the tokens before an error are recorded. The error of a complete response is thrown by `end`.
     if (aborted !== undefined && !isComplete) throw aborted
   }
 
@@ -89,7 +89,7 @@ export class GenerateReader implements JsonReader {
    * @throws ProxyError `engine_lost` if no finish reason arrived; as {@link read} for an aborted response
    */
   end(): GenerationEnd {
-    const aborted = this.#toAbort()
+    const aborted = this.#createAbortError()
     if (aborted !== undefined) throw aborted
     const { finish_reason: finish, weight_version: weights } = this.#meta
     if (!isRecord(finish) || typeof finish.type !== 'string') {
@@ -129,7 +129,7 @@ export class GenerateReader implements JsonReader {
   }
 
   /** Returns the error of an aborted response, which ends like any other; undefined for any other response. */
-  #toAbort(): ProxyError | undefined {
+  #createAbortError(): ProxyError | undefined {
     const { finish_reason: finish } = this.#meta
     if (!isRecord(finish) || finish.type !== 'abort') return undefined
     const message = this.#options.redact(String(finish.message ?? 'no reason given'))
@@ -149,12 +149,12 @@ export class GenerateReader implements JsonReader {
   }
 
   /**
-   * Returns whether an aborted response has new tokens. SGLang repeats the last one in the abort of a request that
-   * waits (`_handle_abort_req`), and older versions report no ids.
+   * Returns whether an aborted response has new tokens. SGLang repeats the last one when it aborts a request in its
+   * queue (`_handle_abort_req`), and older versions report no ids.
    */
   #hasNewTokens(ids: unknown): boolean {
     if (!Array.isArray(ids) || ids.length === 0) return false
-    const fresh = this.#fresh(ids)
+    const fresh = this.#selectNew(ids)
     return (
       fresh !== undefined && this.#seen + fresh.length === this.#meta.completion_tokens && fresh.length > 0
     )
@@ -174,11 +174,11 @@ export class GenerateReader implements JsonReader {
 
   /** Converts the new tokens. @returns undefined if there are none */
   #delta({ output_ids: ids }: Record<string, unknown>): GenerationDelta | undefined {
-    if (!Array.isArray(ids)) throw this.#failure('gave no output_ids')
-    const fresh = this.#fresh(readSampledIds(ids))
+    if (!Array.isArray(ids)) throw this.#createError('reported no output_ids')
+    const fresh = this.#selectNew(readSampledIds(ids))
     if (fresh === undefined) {
       const { completion_tokens: count } = this.#meta
-      throw this.#failure(`lost token ids: it gave ${this.#seen}, then ${ids.length}, of ${count}`)
+      throw this.#createError(`lost token ids: it reported ${this.#seen}, then ${ids.length}, of ${count}`)
     }
     const details = this.#options.record && this.#details(this.#options.record, fresh.length)
     if (fresh.length === 0) return details && { type: 'delta', details }
@@ -192,7 +192,7 @@ export class GenerateReader implements JsonReader {
   #details(requested: CaptureOptions, count: number): TokenData | undefined {
     const { promptTokenIds, expertsStart = 0 } = this.#options
     const meta = this.#meta
-    const fresh = (list: unknown) => (Array.isArray(list) ? this.#fresh<unknown>(list) : undefined)
+    const fresh = (list: unknown) => (Array.isArray(list) ? this.#selectNew<unknown>(list) : undefined)
     const getFresh = (list: unknown) => {
       const rows = fresh(list)
       return rows?.length === count && count > 0 ? rows : undefined
@@ -225,35 +225,35 @@ export class GenerateReader implements JsonReader {
   }
 
   /**
-   * Returns the new entries of a list: all of it, or those after the tokens seen so far. Once a token was seen, the
-   * lengths of the two differ.
-   * @returns undefined if the list is neither
+   * Returns the new entries of a list that contains either all tokens so far or only the new ones. Once a token was
+   * seen, the two differ in length.
+   * @returns undefined if the list has neither length
    */
-  #fresh<T>(list: T[]): T[] | undefined {
+  #selectNew<T>(list: T[]): T[] | undefined {
     const count = this.#meta.completion_tokens
     if (this.#seen === 0) return list
     if (list.length === count) return list.slice(this.#seen)
     return this.#seen + list.length === count ? list : undefined
   }
 
-  /** Adds logprobs if there is an entry for each id; otherwise the turn is recorded as lacking them. */
+  /** Adds logprobs if there is an entry for each id; otherwise the turn is recorded without them. */
   #addLogprobs(delta: GenerationDelta, ids: readonly number[]): void {
     const { output_token_logprobs: all, output_top_logprobs: allTops } = this.#meta
-    const entries = Array.isArray(all) ? this.#fresh<TokenEntry>(all) : undefined
+    const entries = Array.isArray(all) ? this.#selectNew<TokenEntry>(all) : undefined
     if (entries?.length !== ids.length) return
     // A logprob that is null, or of another token, becomes NaN, which cannot be mistaken for a probability.
     delta.logprobs = entries.map(([logprob, id], index) =>
       typeof logprob === 'number' && id === ids[index] ? logprob : Number.NaN,
     )
     if (!this.#options.wantsLogprobs) return
-    const tops = Array.isArray(allTops) ? this.#fresh<TokenEntry[] | null>(allTops) : undefined
+    const tops = Array.isArray(allTops) ? this.#selectNew<TokenEntry[] | null>(allTops) : undefined
     delta.logprobsContent = entries.map((entry, index) => ({
       ...toTokenLogprob(entry),
       top_logprobs: (tops?.[index] ?? []).slice(0, this.#options.alternatives).map(toTokenLogprob),
     }))
   }
 
-  #failure(what: string, detail = ''): ProxyError {
+  #createError(what: string, detail = ''): ProxyError {
     return createEngineError('engine_failed', `the engine at ${this.#options.engine} ${what}`, detail)
   }
 }

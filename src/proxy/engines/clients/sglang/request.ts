@@ -42,8 +42,9 @@ const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
 }
 
 /**
- * Fields that the route would interpret as another prompt, as the continuation of one, or as an id that is in use; and
- * `background` of OpenAI's Responses, which requests to continue after a disconnect.
+ * Fields that agents must not set on this route. It would interpret them as another prompt, as the continuation of one,
+ * or as the id of another request; with `background`, a field of OpenAI's Responses, it would continue the request
+ * after a disconnect.
  */
 const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
   text: undefined,
@@ -52,7 +53,7 @@ const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
   rid: undefined,
   background: undefined,
   input_ids: undefined,
-  // Images are sent with the messages; their placeholders are the only ones in the prompt.
+  // The images of the messages are sent, and the prompt has placeholders for no others.
   image_data: undefined,
   video_data: undefined,
   audio_data: undefined,
@@ -67,10 +68,11 @@ export function buildGenerateBody(request: TokenRequest): Record<string, unknown
   return {
     ...buildForwardedFields(body),
     sampling_params: buildSamplingParams(body),
-    // Its chat route derives this from the template; without it, the constraint begins with the first token.
+    // SGLang's chat route derives this field from the template. Without it, the constraint applies to the reasoning
+    // too.
     ...(request.mayReason && isConstrained(body) && { require_reasoning: true }),
     return_logprob: true,
-    // Logprobs of the completion only.
+    // Requests logprobs of the completion only.
     logprob_start_len: -1,
     top_logprobs_num: getRequestedAlternatives(request),
     ...buildDetailFields(request),
@@ -111,7 +113,7 @@ function buildDetailFields({
 
 function buildSamplingParams(body: ChatBody): Record<string, unknown> {
   const params: Record<string, unknown> = {
-    // null stands for the rest of the context; without the field, the route stops after 128 tokens.
+    // null requests the rest of the context; without the field, the route stops after 128 tokens.
     max_new_tokens: getMaxTokens(body) ?? null,
     ...buildConstraint(body),
   }

@@ -1,14 +1,15 @@
 /**
- * Scores from SGLang's `/generate`: `return_logprob` and `logprob_start_len` of `GenerateReqInput` in
- * `python/sglang/srt/managers/io_struct.py`; the response's `meta_info` in `tokenizer_manager.py`, the scores in
- * `layers/logits_processor.py`, where inputs are normalized without temperature and top_p.
+ * Requests for scores to SGLang's `/generate`, and the parser of the response. Sources: `return_logprob` and
+ * `logprob_start_len` of `GenerateReqInput` in `python/sglang/srt/managers/io_struct.py`; the response's `meta_info` in
+ * `tokenizer_manager.py`; the scores in `layers/logits_processor.py`, where inputs are normalized without temperature
+ * and top_p.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
 import type { DetokenizeRequest } from '../wire/remote-tokenizer.ts'
 import { createNotScoredError, createTextQuery, joinScoredIds, readLogprob } from '../wire/score.ts'
 
-/** Returns the body. @param withTexts whether the text of each token is requested too */
+/** Returns the body of a request. @param withTexts whether to request the text of each token as well */
 export function buildSglangScoreBody(request: ScoreRequest, withTexts = false): string {
   const { promptTokenIds, loraPath, alternatives } = request
   return JSON.stringify({
@@ -16,7 +17,7 @@ export function buildSglangScoreBody(request: ScoreRequest, withTexts = false): 
     lora_path: loraPath,
     sampling_params: { max_new_tokens: 0, temperature: 0 },
     return_logprob: true,
-    // The first entry has no logprob: it is the last token of the prompt.
+    // Starts at the last token of the prompt, because the first entry has no logprob.
     logprob_start_len: Math.max(0, promptTokenIds.length - 1),
     top_logprobs_num: alternatives,
     return_text_in_logprobs: withTexts,
@@ -33,7 +34,7 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
     throw createNotScoredError(engine, 'it has no input_token_logprobs')
   const { completionTokenIds: ids } = request
   const tops: unknown = meta.input_top_logprobs
-  // Counted from the end: versions differ in the number of prompt entries at the start.
+  // Entries are counted from the end, because versions differ in the number of prompt entries at the start.
   const from = entries.length - ids.length
   if (from < 0) throw createNotScoredError(engine, `it reports ${entries.length} of ${ids.length} tokens`)
   return Array.from(ids, (id, index) => {
@@ -51,7 +52,7 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   })
 }
 
-/** Returns an entry as `[logprob, token id, text or null]`. */
+/** Returns an entry as `[logprob, token id, text or null]`; empty if it is malformed. */
 function parseTriple(entry: unknown): readonly unknown[] {
   return Array.isArray(entry) ? entry : []
 }

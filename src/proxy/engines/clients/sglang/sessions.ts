@@ -1,35 +1,35 @@
 import type { EngineConnection } from '../wire/connection.ts'
 import { getSessionName, type RequestSession } from '../wire/session-tokens.ts'
 
-/** The number of sessions that are kept open at the server; beyond it the least recently active one is closed. */
+/** The number of sessions that stay open at the server; beyond it, the least recently active one is closed. */
 const MAX_OPEN = 4_096
 const CLOSING_MS = 10_000
 
 /**
- * Sessions on a server with `--enable-session-radix-cache` (0.5.23), which keeps the cache of each `session_id` until
- * `/close_session` (`mem_cache/unified_cache/session_ref_tracker.py`). Without that flag the id is only a name.
+ * Sessions on a server with `--enable-session-radix-cache` (0.5.23), which retains the cache of each `session_id` until
+ * `/close_session` (`mem_cache/unified_cache/session_ref_tracker.py`). Without that flag, sessions need not be closed.
  */
 export class SglangSessions {
   readonly #connection: EngineConnection
   readonly #open = new Map<string, Set<string>>()
-  #areHeld = false
+  #retainsCaches = false
 
   constructor(connection: EngineConnection) {
     this.#connection = connection
   }
 
-  /** @param serverInfo the server information of a health check */
-  readSupport({ enable_session_radix_cache: holds }: Record<string, unknown>): void {
-    this.#areHeld = holds === true
+  /** Determines from the server information of a health check whether the server retains the cache of sessions. */
+  readSupport({ enable_session_radix_cache: isEnabled }: Record<string, unknown>): void {
+    this.#retainsCaches = isEnabled === true
   }
 
-  /** Returns the session id for the body of a request. */
-  getSessionName(call: RequestSession): string {
-    const name = getSessionName(call)
-    if (!this.#areHeld) return name
-    const names = this.#open.get(call.sessionId) ?? new Set()
-    this.#open.delete(call.sessionId)
-    this.#open.set(call.sessionId, names.add(name))
+  /** Returns the session id for the body of a request. Stores it, so that {@link end} closes the session. */
+  getSessionName(request: RequestSession): string {
+    const name = getSessionName(request)
+    if (!this.#retainsCaches) return name
+    const names = this.#open.get(request.sessionId) ?? new Set()
+    this.#open.delete(request.sessionId)
+    this.#open.set(request.sessionId, names.add(name))
     if (this.#open.size > MAX_OPEN) this.end(this.#open.keys().next().value!)
     return name
   }
@@ -39,7 +39,7 @@ export class SglangSessions {
     this.#open.delete(sessionId)
   }
 
-  /** Closes a session. Errors are ignored: a server that is down has lost its sessions. */
+  /** Closes a session. Errors are ignored, because a server that is down has no sessions after its restart. */
   async #close(session_id: string): Promise<void> {
     const signal = AbortSignal.timeout(CLOSING_MS)
     try {

@@ -32,7 +32,7 @@ const MARKUP = [
 
 const TEXT_EXCLUDES = MARKUP.filter((marker) => marker !== OPEN)
 
-/** For tools that are not strict, only the keys and simple types of their schema are enforced. */
+/** The format of GLM. For tools that are not strict, only the keys and simple types of their schema are enforced. */
 export const glm: ToolCallFormat = ({ tools, choice, onlyOne }) => {
   const isForced = choice === 'forced'
   const tags = tools.map(buildCallTag)
@@ -56,12 +56,14 @@ function buildCallTag({ name, strict, parameters }: FunctionTool): StructuralTag
   return createTag(OPEN + name, content, '</tool_call>')
 }
 
-/** Returns the properties of a schema; undefined if the schema specifies more than its keys. */
+/** Returns the properties of a schema; undefined if it has none, or more than they can express. */
 function findPlainProperties(schema: JsonSchema): JsonSchema | undefined {
   const { properties } = schema
   const isPlain = typeof properties === 'object' && properties !== null && Object.keys(properties).length > 0
-  const says = ['$ref', 'allOf', 'anyOf', 'oneOf', 'patternProperties'].some((key) => key in schema)
-  return isPlain && !says && schema.additionalProperties !== true ? (properties as JsonSchema) : undefined
+  const isComposed = ['$ref', 'allOf', 'anyOf', 'oneOf', 'patternProperties'].some((key) => key in schema)
+  return isPlain && !isComposed && schema.additionalProperties !== true
+    ? (properties as JsonSchema)
+    : undefined
 }
 
 function buildAnyProperty(properties: readonly (readonly [string, unknown])[]): StructuralTagFormat {

@@ -8,7 +8,7 @@ export type StructuralTagFormat = Readonly<Record<string, unknown>>
 /** The notation of arguments in the markup. */
 export type SchemaStyle = 'json' | 'qwen_xml' | 'minimax_xml' | 'deepseek_xml' | 'glm_xml'
 
-/** Returns the format of arguments. @param schema true: any value */
+/** Returns the format of arguments. @param schema a JSON schema; true: any value */
 export function createJsonSchemaFormat(schema: unknown, style: SchemaStyle = 'json'): StructuralTagFormat {
   return {
     type: 'json_schema',

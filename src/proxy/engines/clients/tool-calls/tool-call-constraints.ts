@@ -7,9 +7,9 @@ import type { ServerVersion } from '../wire/server-version.ts'
 import { getToolCallRequest, needsConstraint } from './tool-call-request.ts'
 
 export interface ToolCallConstraintsOptions {
-  /** The first version that supports it. */
+  /** The first version of the server that supports the constraints. */
   since: string
-  /** Returns false if other server information rules it out. */
+  /** Returns whether the other server information allows the constraints. Default: it does. */
   allows?(server: Record<string, unknown>): boolean
 }
 
@@ -24,7 +24,7 @@ export class ToolCallConstraints {
     this.#options = options
   }
 
-  /** Discards the warning: another server may replace this one. */
+  /** Discards the warning, because another server may replace this one. */
   forget(): void {
     this.warning = undefined
   }
@@ -44,11 +44,11 @@ export class ToolCallConstraints {
     if (isNew && (allows?.(await this.#version.getFields(signal)) ?? true))
       return { ...request, body: { ...request.body, ...fields } }
     const calls = getToolCallRequest(request)
-    if (calls && needsConstraint(calls)) this.warning = this.#words
+    if (calls && needsConstraint(calls)) this.warning = this.#warningText
     return request
   }
 
-  get #words(): string {
+  get #warningText(): string {
     return (
       `its version is not known to be ${this.#options.since} or newer: in token mode, strict tools and ` +
       'parallel_tool_calls: false do not constrain sampling, and forced tool calls are sampled as a JSON array'

@@ -49,11 +49,11 @@ export const llama3 = createFreeStandingFormat({
   style: 'json',
 })
 
-/** Accepts the object with and without newlines between it and the markers. */
-export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, getSchema: schemaOf }) => {
+/** The format of Hermes: a JSON object between markers, with or without newlines between them. */
+export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, getSchema }) => {
   const tags = tools.flatMap((tool) => {
     const begin = `{"name": "${tool.name}", "arguments": `
-    const content = createJsonSchemaFormat(schemaOf(tool))
+    const content = createJsonSchemaFormat(getSchema(tool))
     return [
       createTag(`<tool_call>\n${begin}`, content, '}\n</tool_call>'),
       createTag(`<tool_call>${begin}`, content, '}</tool_call>'),
@@ -129,9 +129,9 @@ function createFreeStandingFormat(markup: {
   style: SchemaStyle
   excludes?: string[]
 }): ToolCallFormat {
-  return ({ tools, choice, onlyOne, getSchema: schemaOf }) => {
+  return ({ tools, choice, onlyOne, getSchema }) => {
     const tags = tools.map((tool) =>
-      createTag(markup.begin(tool.name), createJsonSchemaFormat(schemaOf(tool), markup.style), markup.end),
+      createTag(markup.begin(tool.name), createJsonSchemaFormat(getSchema(tool), markup.style), markup.end),
     )
     if (choice === 'forced') return tags[0]!
     const more = { onlyOne, atLeastOne: choice === 'required', excludes: markup.excludes ?? THINK }
@@ -140,8 +140,8 @@ function createFreeStandingFormat(markup: {
 }
 
 /**
- * Creates a format in which one pair of markers encloses all tool calls; a forced tool call is one tag that includes
- * them.
+ * Creates a format in which one pair of markers encloses all tool calls. The tag of a forced tool call includes the
+ * markers.
  */
 function wrapMarkup(markup: {
   open: string
@@ -151,9 +151,9 @@ function wrapMarkup(markup: {
   end: string
 }): ToolCallFormat {
   const { open, close } = markup
-  return ({ tools, choice, onlyOne, getSchema: schemaOf }) => {
+  return ({ tools, choice, onlyOne, getSchema }) => {
     const callTag = (tool: FunctionTool, before = '', after = '') =>
-      createTag(before + markup.begin(tool.name), createJsonSchemaFormat(schemaOf(tool)), markup.end + after)
+      createTag(before + markup.begin(tool.name), createJsonSchemaFormat(getSchema(tool)), markup.end + after)
     if (choice === 'forced') return callTag(tools[0]!, open, close)
     const calls = createTagList(
       tools.map((tool) => callTag(tool)),
@@ -167,21 +167,21 @@ function wrapMarkup(markup: {
   }
 }
 
-/** Creates the same format, with a forced section as a sequence. */
+/** Creates a format like {@link wrapMarkup}, except that a section of forced or required tool calls is a sequence. */
 function createSectionedFormat(markup: {
   trigger: string
   open: string
-  /** The text before a forced section. */
+  /** The text before a section of forced or required tool calls. */
   lead: string
   close: string
   excludes?: readonly string[]
-  /** Whether a forced tool call is in a list of one. */
+  /** Whether a forced tool call is a list of one tag. */
   listsForced?: boolean
   call(tool: FunctionTool, schema: unknown): StructuralTagFormat
 }): ToolCallFormat {
   const { trigger, open, lead, close, excludes = THINK } = markup
-  return ({ tools, choice, onlyOne, getSchema: schemaOf }) => {
-    const tags = tools.map((tool) => markup.call(tool, schemaOf(tool)))
+  return ({ tools, choice, onlyOne, getSchema }) => {
+    const tags = tools.map((tool) => markup.call(tool, getSchema(tool)))
     const isForced = choice === 'forced'
     const calls = isForced && !markup.listsForced ? tags[0]! : createTagList(tags, onlyOne || isForced)
     if (choice !== 'auto')

@@ -2,6 +2,7 @@
 import type { Tool } from '../../../../protocol/canonical/messages.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
+/** The requirements of one request. */
 export interface ToolCallRequest {
   /** The model's notation of tool calls: the name of the proxy's parser. */
   readonly format: string
@@ -23,7 +24,7 @@ export interface FunctionTool {
 
 export type JsonSchema = Readonly<Record<string, unknown>>
 
-/** Returns the requirements; undefined for a request that offers no function. */
+/** Returns the requirements of a request; undefined if it offers no function. */
 export function getToolCallRequest({ body, callFormat: format }: TokenRequest): ToolCallRequest | undefined {
   if (format === undefined || body.tool_choice === 'none') return undefined
   const choice = parseToolChoice(body.tool_choice)
@@ -40,7 +41,7 @@ export function getToolCallRequest({ body, callFormat: format }: TokenRequest): 
   }
 }
 
-/** Returns whether the request requires more than that tool calls are possible. */
+/** Returns whether the request constrains tool calls instead of only allowing them. */
 export function needsConstraint({ tools, choice, onlyOne }: ToolCallRequest): boolean {
   return choice !== 'auto' || onlyOne || tools.some(({ strict }) => strict === true)
 }

@@ -45,9 +45,9 @@ export function buildVllmCallTag(request: TokenRequest): Record<string, unknown>
   const output = calls.choice === 'auto' ? getRequestedOutput(request.body) : undefined
   if (!isConstrained(calls, output !== undefined)) return undefined
   const outputFormat = output && toOutputFormat(output)
-  // A constraint on the output without such a format is the only constraint, as in vLLM.
+  // A constraint on the output that cannot be converted remains the only constraint, as in vLLM.
   if (output !== undefined && outputFormat === undefined) return undefined
-  // As an alternative to another output, the free text of `auto` would accept everything.
+  // With a constraint on the output, tool calls are its alternative: the free text of `auto` would accept everything.
   const choice = outputFormat ? 'required' : calls.choice
   const written = write({ ...calls, choice, getSchema: getArgumentSchema })
   const tag = {
@@ -57,7 +57,7 @@ export function buildVllmCallTag(request: TokenRequest): Record<string, unknown>
   return { structured_outputs: { structural_tag: JSON.stringify(tag) }, response_format: undefined }
 }
 
-/** Returns the schema of arguments; those of a tool that is not strict are unconstrained. */
+/** Returns the schema of a tool's arguments; true, any value, for a tool that is not strict. */
 function getArgumentSchema({ strict, parameters }: FunctionTool): unknown {
   return strict ? (parameters ?? true) : true
 }
@@ -82,7 +82,8 @@ function getRequestedOutput(body: ChatBody): Record<string, unknown> | undefined
 }
 
 /**
- * Converts a constraint as `structured_outputs_to_format` of the same file does; undefined if it has no format here.
+ * Converts a constraint as `structured_outputs_to_format` in vLLM's `abstract_parser.py` does; undefined if this is not
+ * supported here.
  */
 function toOutputFormat(output: Record<string, unknown>): StructuralTagFormat | undefined {
   const { json_object: anyObject, json, regex, choice, grammar, structural_tag: tag } = output

@@ -57,7 +57,7 @@ const NO_MASKS = 'sampling masks are not recorded: it reports none (vllm serve -
 const COMPLETE_STREAMS_SINCE = '0.13'
 /** The first version that reports ids at all; a lower number is a build without a version. */
 const IDS_SINCE = '0.10'
-/** The older of the versions that `npm run test:vllm` runs. */
+/** The program, its first version, and the older of the versions that `npm run test:vllm` runs. */
 const TESTED = ['vLLM', IDS_SINCE, '0.12'] as const
 
 /**
@@ -77,15 +77,15 @@ class VllmClient extends ServerClient implements EngineClient {
   readonly #version: ServerVersion
   readonly #toolCallConstraints: ToolCallConstraints
   readonly #promptChecks = new PromptChecks()
-  // Warnings for operators about missing features. Cleared when a health check fails, since another server may replace
-  // this one.
+  // The next four fields are warnings for operators about missing features. They are cleared when a health check fails,
+  // since another server may replace this one.
   #noRoute: string | undefined
   #noMasks: string | undefined
   #losesIds: string | undefined
-  #isOld: string | undefined
+  #versionWarning: string | undefined
   /** The server's defaults of sampling parameters. */
   #defaults: Record<string, unknown> | undefined
-  /** The texts of the model that was requested last. */
+  /** The token texts of the model for which texts were requested last. */
   #texts: { model: string; of: TokenTextCache } | undefined
 
   constructor(options: ConnectionOptions) {
@@ -110,7 +110,7 @@ class VllmClient extends ServerClient implements EngineClient {
       buildVllmCallTag(agentRequest),
       signal,
     )
-    const details = findIdsRouteReason(request, await this.#idsRoute(request, signal))
+    const details = findIdsRouteReason(request, await this.#getIdsRouteFeatures(request, signal))
     const byIds = details && (await this.#sendByIds(request, signal))
     if (byIds !== undefined) {
       if (details !== 'masks') return await readCompletion(this.connection, request, byIds, sink)
@@ -143,7 +143,7 @@ class VllmClient extends ServerClient implements EngineClient {
     await readCompletion(this.connection, request, response, sink)
   }
 
-  /** Returns whether this version loses ids of streamed chats, and notes a warning. */
+  /** Returns whether the server's version loses ids of streamed chats, and sets the warning. */
   async #detectLostIds(signal: AbortSignal): Promise<boolean> {
     const isKnown = await this.#version.isSince(IDS_SINCE, signal)
     if (!isKnown || (await this.#version.isSince(COMPLETE_STREAMS_SINCE, signal))) return false
@@ -154,7 +154,7 @@ class VllmClient extends ServerClient implements EngineClient {
     return true
   }
 
-  async #idsRoute({ record }: TokenRequest, signal: AbortSignal): Promise<IdsRouteFeatures> {
+  async #getIdsRouteFeatures({ record }: TokenRequest, signal: AbortSignal): Promise<IdsRouteFeatures> {
     if (this.#noRoute !== undefined || (!record?.samplingMask && !record?.weightVersions))
       return { masks: false, streams: false, spans: false }
     const streams = await this.#version.isSince(STREAMS_SINCE, signal)
@@ -167,7 +167,7 @@ class VllmClient extends ServerClient implements EngineClient {
    * @returns undefined if the server lacks it; `/v1/completions` supports everything but masks and versions
    */
   async #sendByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
-    const body = buildVllmIdsBody(request, await this.#sentByIds(request, signal))
+    const body = buildVllmIdsBody(request, await this.#getIdsRequestOptions(request, signal))
     try {
       const json = serializeBodyWithIds(body, 'token_ids', request)
       return await this.connection.sendRequest(IDS_ROUTE, signal, json, request)
@@ -177,15 +177,18 @@ class VllmClient extends ServerClient implements EngineClient {
     }
   }
 
-  async #sentByIds(request: TokenRequest, signal: AbortSignal): Promise<IdsRequestOptions> {
-    this.#defaults ??= readDefaults(await this.#rendered(request, signal))
+  async #getIdsRequestOptions(request: TokenRequest, signal: AbortSignal): Promise<IdsRequestOptions> {
+    this.#defaults ??= readDefaults(await this.#requestRendering(request, signal))
     const defaults = this.#defaults
     const maxTokens = await this.#contextLength.computeBudget(request, signal)
     return { maxTokens, defaults, streams: await this.#version.isSince(STREAMS_SINCE, signal) }
   }
 
-  /** Returns what the server makes of a request without sampling parameters; undefined if it does not report it. */
-  async #rendered({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
+  /**
+   * Returns the server's rendering of a request without sampling parameters, which contains its defaults; undefined if
+   * it does not report it.
+   */
+  async #requestRendering({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
     const json = JSON.stringify({ model, prompt: '.', max_tokens: 1 })
     return await this.connection.queryIfSupported('/v1/completions/render', signal, json)
   }
@@ -206,7 +209,7 @@ class VllmClient extends ServerClient implements EngineClient {
       throw new ProxyError('unsupported', message, { param: 'messages' })
     }
     const ids = new PromptIds(collapseImages(request.promptTokenIds.toArray(), images, images.edges))
-    const body = buildVllmImagesBody(request, await this.#sentByIds(request, signal))
+    const body = buildVllmImagesBody(request, await this.#getIdsRequestOptions(request, signal))
     const json = serializeBodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
     const response = await this.connection.sendRequest(IDS_ROUTE, signal, json, request)
     await readCompletion(this.connection, request, response, sink)
@@ -233,7 +236,7 @@ class VllmClient extends ServerClient implements EngineClient {
   get warning(): string | undefined {
     const { warning } = this.connection.promptReports
     const lacks = [
-      this.#isOld,
+      this.#versionWarning,
       this.#losesIds,
       this.#toolCallConstraints.warning,
       this.#noRoute,
@@ -253,7 +256,7 @@ class VllmClient extends ServerClient implements EngineClient {
       this.#toolCallConstraints.forget()
       this.#tokenizer.forget()
       this.#promptChecks.restart()
-      this.#noRoute = this.#noMasks = this.#losesIds = this.#isOld = this.#defaults = undefined
+      this.#noRoute = this.#noMasks = this.#losesIds = this.#versionWarning = this.#defaults = undefined
       throw thrown
     }
   }
@@ -265,9 +268,9 @@ class VllmClient extends ServerClient implements EngineClient {
     this.#contextLength.readModels(models)
     // Served in vLLM's development mode: `{"weight_version": "v7"}`.
     const weightVersion = findWeightVersion(await this.connection.queryOptional('/weight_info', signal))
-    const unavailable = await this.#unavailable(signal)
-    this.#isOld = await this.#version.findWarning(TESTED, signal)
-    // Without a tokenizer question the proxy is in chat mode.
+    const unavailable = await this.#findUnavailableReason(signal)
+    this.#versionWarning = await this.#version.findWarning(TESTED, signal)
+    // Without a query about the tokenizer, the proxy is in chat mode.
     if (question === undefined) await this.#detectLostIds(signal)
     // An engine that is asleep or paused does not respond to queries of its tokenizer.
     const tokenizer = unavailable ? {} : await this.#tokenizer.query(question, models[0]?.id, signal)
@@ -275,10 +278,10 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   /**
-   * Returns whether the engine is asleep or paused, from routes of development mode; requests to a sleeping engine wait
-   * in it. vLLM 0.32 reports a paused engine as sleeping too.
+   * Returns whether the engine is asleep or paused, which vLLM reports on routes of its development mode. Such an
+   * engine queues requests. vLLM 0.32 reports a paused engine as sleeping too.
    */
-  async #unavailable(signal: AbortSignal): Promise<UnavailableReason | undefined> {
+  async #findUnavailableReason(signal: AbortSignal): Promise<UnavailableReason | undefined> {
     const isTrue = async (name: string) => {
       const body = parseJson((await this.connection.queryOptional(`/${name}`, signal)) ?? '')
       return isRecord(body) && body[name] === true
@@ -288,7 +291,7 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 }
 
-/** Detects a server that reports no sampling masks. */
+/** A sink that forwards all events and detects that the server reports no sampling masks. */
 class MaskWatch implements EventSink {
   readonly #sink: EventSink
   #hasSampled = false

@@ -63,7 +63,10 @@ const HARMLESS = new Set([...SAMPLING_FIELDS, ...OTHER_FIELDS])
 
 /** The first version that accepts images with unmodified ids (`content_parts`). */
 export const IMAGES_SINCE = '0.32'
-/** The first version whose streams of this route are complete, and that reports which stop ended a sample. */
+/**
+ * The first version whose streams on this route are complete, and that reports which stop string or token ended a
+ * sample.
+ */
 export const STREAMS_SINCE = '0.32'
 /** The first version that reports the weight version of each token on `/v1/completions` too. */
 export const SPANS_SINCE = '0.33'
@@ -71,7 +74,9 @@ export const SPANS_SINCE = '0.33'
 /** The features that a server is known to have on this route. */
 export interface IdsRouteFeatures {
   readonly masks: boolean
-  /** Whether every event of a stream has the fields of a complete response, and stops are reported. */
+  /**
+   * Whether every event of a stream has the fields of a complete response, and the stop string or token is reported.
+   */
   readonly streams: boolean
   /** Whether the weight version of each token is reported here and nowhere else. */
   readonly spans: boolean
@@ -115,7 +120,7 @@ const DEFAULTED = [
 
 /**
  * Returns the defaults that `/v1/completions` and chat use for missing parameters, as their `render` routes report
- * them; this route uses those of `SamplingParams` only.
+ * them. The ids route uses only the defaults of `SamplingParams`.
  * @param rendered a response of `/v1/completions/render`
  */
 export function readDefaults(rendered: unknown): Record<string, unknown> {
@@ -139,7 +144,7 @@ export function buildVllmIdsBody(
 ): Record<string, unknown> {
   const { body, record } = request
   const prompt = record?.promptLogprobs
-  // Streams do not contain data of the prompt.
+  // Streams contain neither prompt logprobs nor routed experts.
   const stream = streams && request.stream && prompt === undefined && !record?.routedExperts
   const names = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSet(body[field]))
   return {
@@ -163,8 +168,8 @@ export function buildVllmIdsBody(
 /**
  * Returns the body of a request with images, except `token_ids`: they have one placeholder per image, which the server
  * expands, and it reports the resulting prompt.
- * @throws ProxyError `unsupported` for a constraint on the output, which this route does not accept under an agent's
- *   name
+ * @throws ProxyError `unsupported` for a constraint on the output, which this route does not accept under the names
+ *   that agents use
  */
 export function buildVllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): Record<string, unknown> {
   const { body } = request

@@ -1,6 +1,6 @@
 /**
- * Verifies that vLLM samples after the ids that it was sent. Its sources say that it does, so only a share of the
- * prompts is compared: that of the first request to a new or restarted server, and then one in
+ * Verifies that vLLM samples after the ids that it was sent. According to its source code it does, so only a share of
+ * the prompts is compared: that of the first request to a new or restarted server, and then one in
  * {@link PROMPTS_PER_CHECK}; after a difference, all. The token counts are compared for each request.
  */
 import { ProxyError } from '../../../../base/errors.ts'
@@ -11,25 +11,26 @@ import type { TokenRequest } from '../wire/request.ts'
 const PROMPTS_PER_CHECK = 32
 
 export class PromptChecks {
-  #calls = 0
-  #isDoubted = false
+  #requests = 0
+  #isSuspect = false
 
-  /** Returns whether the next request should ask the server to repeat its prompt. */
+  /** Counts a request. Returns whether the server should be asked to repeat the request's prompt. */
   startRequest(): boolean {
-    const isNext = this.#isDoubted || this.#calls % PROMPTS_PER_CHECK === 0
-    this.#calls += 1
+    const isNext = this.#isSuspect || this.#requests % PROMPTS_PER_CHECK === 0
+    this.#requests += 1
     return isNext
   }
 
-  /** Restarts the checks: another server may replace this one. */
+  /** Restarts the checks, because another server may replace this one. */
   restart(): void {
-    this.#calls = 0
-    this.#isDoubted = false
+    this.#requests = 0
+    this.#isSuspect = false
   }
 
   /**
-   * Returns a sink that compares the prompt of a response before it forwards the events to `sink`. It throws ProxyError
-   * `engine_failed` at the end of a response to a prompt of another length whose ids are unknown.
+   * Returns a sink that compares the prompt of a response before it forwards the events to `sink`. At the end of a
+   * response that does not repeat the prompt, the sink throws ProxyError `engine_failed` if the number of prompt tokens
+   * differs.
    * @param engine the engine's name
    */
   watch(engine: string, request: TokenRequest, sink: EventSink): EventSink {
@@ -38,15 +39,15 @@ export class PromptChecks {
     const check = (event: GenerationEvent) => {
       if (event.type === 'start' && event.promptTokenIds !== sent) {
         isReported = true
-        this.#isDoubted ||= event.promptTokenIds?.equals(sent) !== true
+        this.#isSuspect ||= event.promptTokenIds?.equals(sent) !== true
       }
       if (event.type === 'end' && event.promptTokenIds !== undefined) {
         isReported = true
-        this.#isDoubted = true
+        this.#isSuspect = true
       }
       const counted = event.type === 'end' ? event.usage?.prompt_tokens : undefined
       if (isReported || counted === undefined || counted === sent.length) return
-      this.#isDoubted = true
+      this.#isSuspect = true
       const message = `the engine at ${engine} sampled after ${counted} tokens, and was sent ${sent.length}`
       throw new ProxyError('engine_failed', message)
     }

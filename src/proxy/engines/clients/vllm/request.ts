@@ -60,7 +60,7 @@ export function buildVllmTokenBody(
  */
 export function buildVllmTokenizeBody(body: ChatBody): Record<string, unknown> {
   const { messages, tools } = withoutEmptyTools(body)
-  // The schema has no `reasoning_effort`: the template gets it as the variable that vLLM derives from it in a chat.
+  // The schema has no `reasoning_effort`: the template receives it as the variable that vLLM derives from it in a chat.
   const chat_template_kwargs = readTemplateVariables(body) ?? body.chat_template_kwargs
   return { messages, tools, chat_template_kwargs, add_generation_prompt: true }
 }
@@ -79,8 +79,8 @@ function buildRecordingFields({ body, stream }: GenerationRequest): Record<strin
 }
 
 /**
- * Returns the fields for token data. A server that returns routed experts does so unrequested, and never in a stream;
- * it rejects prompt logprobs in one.
+ * Returns the fields for token data. A server with routed experts returns them unrequested, but not in a stream. vLLM
+ * rejects prompt logprobs in a stream.
  */
 function buildDetailFields(request: GenerationRequest): Record<string, unknown> | undefined {
   const { record, expertsStart } = request
@@ -90,7 +90,8 @@ function buildDetailFields(request: GenerationRequest): Record<string, unknown> 
     ...(record.promptLogprobs !== undefined && { prompt_logprobs: record.promptLogprobs }),
     ...(record.routedExperts && expertsStart !== undefined && { routed_experts_prompt_start: expertsStart }),
     ...(recordsAlternatives(request) && { return_tokens_as_token_ids: true }),
-    // Known to vLLM 0.33 (by its sources), which rejects it with beam search; older versions ignore it.
+    // vLLM 0.33 supports this field (according to its source code), and rejects it with beam search. Older versions
+    // ignore it.
     ...(record.weightVersions && request.body.use_beam_search !== true && { return_weight_versions: true }),
     ...(isComplete && { stream: false, stream_options: undefined }),
   }

@@ -1,7 +1,7 @@
 /**
- * Scores from vLLM's `/v1/completions`: `prompt_logprobs` of `vllm/entrypoints/openai/completion/protocol.py`; the
- * response in `serving.py` there and `vllm/logprobs.py`. Prompts are scored before temperature and filters in each
- * `--logprobs-mode`.
+ * Requests for scores to vLLM's `/v1/completions`, and the parser of the response. Sources: `prompt_logprobs` of
+ * `vllm/entrypoints/openai/completion/protocol.py`; the response in `serving.py` of the same folder and in
+ * `vllm/logprobs.py`. Prompts are scored before temperature and filters in each `--logprobs-mode`.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
@@ -14,7 +14,7 @@ export function buildVllmScoreBody(request: ScoreRequest): string {
     model,
     prompt: joinScoredIds(request),
     add_special_tokens: false,
-    // The minimum that the route samples.
+    // The route samples at least one token.
     max_tokens: 1,
     temperature: 0,
     // 0: the prompt's own tokens and no alternatives.

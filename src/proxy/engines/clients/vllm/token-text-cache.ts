@@ -1,10 +1,10 @@
 /**
- * The texts of single tokens from vLLM's `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`), which returns one
- * text for all tokens: they are sent with a separator between them.
+ * A cache of the texts of single tokens from vLLM's `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`). The route
+ * returns one text for all tokens, so they are sent with a separator between them.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 
-/** POSTs JSON to a path of the engine. @returns the response body @throws ProxyError */
+/** A function that POSTs JSON to a path of the engine and returns the response body. @throws ProxyError */
 export type JsonPoster = (path: string, json: string) => Promise<string>
 
 /** Characters of no language, so that no token forms a character with them. */
@@ -16,6 +16,7 @@ const PER_REQUEST = 4_000
 const MAX_REQUESTED = 40_000
 /** The replacement for bytes that do not form a character. */
 const PARTIAL = '\ufffd'
+/** The number of cached texts beyond which the cache is cleared. */
 const MAX_KNOWN = 400_000
 
 export class TokenTextCache {
@@ -46,7 +47,7 @@ export class TokenTextCache {
     return texts
   }
 
-  /** Requests unknown texts. @returns whether all of them are known then */
+  /** Requests the unknown texts. @returns whether all texts are known afterwards */
   async #requestUnknown(keys: readonly string[], post: JsonPoster): Promise<boolean> {
     if (this.#known.size > MAX_KNOWN) this.#known.clear()
     const unknown = keys.filter((key) => !this.#known.has(key))

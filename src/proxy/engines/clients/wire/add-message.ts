@@ -10,7 +10,7 @@ const NAMED_FIELDS = new Set(['role', 'content', 'reasoning', 'reasoning_content
 
 /**
  * Adds the fields of a message to an event.
- * @param toolCalls of the same response
+ * @param toolCalls assembles the tool calls of the response
  * @throws ProxyError `engine_failed` for arguments of a tool call that cannot be serialized
  */
 export function addMessage(
@@ -20,7 +20,8 @@ export function addMessage(
   toolCalls: ToolCallAssembler,
 ): void {
   const { content, thinking } = toParts(message.content)
-  // A streamed message opens with empty text without meaning; in a complete one empty text is the content.
+  // A streamed message begins with an empty text that has no meaning; in a complete message an empty text is the
+  // content.
   if (content !== undefined && !(streamed && content === '')) delta.content = content
   // vLLM renamed the field in 2025-11 and sent both for a while, one a copy of the other.
   const reasoning = message.reasoning ?? message.reasoning_content ?? thinking
@@ -110,9 +111,9 @@ interface OpenToolCall {
 
 /**
  * Assigns the chunks of a stream to tool calls. Engines omit the index (Gemini's and Ollama's routes) or number all
- * parallel tool calls 0, so a name starts a tool call if the current one cannot take it: with a new id, or after
- * arguments. With an index, an id alone starts none: vLLM generated an id for each chunk until early 2025
- * (`DeltaToolCall.id` had a default factory).
+ * parallel tool calls 0, so a name starts a tool call unless it can belong to the current one: if it arrives with a new
+ * id, or after arguments. If there is an index, an id alone starts none: vLLM generated an id for each chunk until
+ * early 2025 (`DeltaToolCall.id` had a default factory).
  */
 export class ToolCallAssembler {
   /** Tool calls by the engine's index and id: a model that generates ids may repeat one. */

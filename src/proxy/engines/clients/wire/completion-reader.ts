@@ -30,7 +30,7 @@ import { findFirstWeightVersion, findLastWeightVersion, readWeightVersion } from
 export interface ReaderOptions {
   /** The engine's name, for the recorded turn. */
   engine: string
-  /** Whether the agent requested logprobs, and therefore gets the engine's entries. */
+  /** Whether the agent requested logprobs, and therefore receives the engine's entries. */
   wantsLogprobs: boolean
   /** The number of alternatives per token for the agent; undefined: all. */
   alternatives?: number | undefined
@@ -55,8 +55,8 @@ const TOKEN_ID = /^token_id:(\d+)$/
 
 /**
  * Finish reasons of failed responses (`FinishReason` in `vllm/v1/engine/__init__.py`). vLLM ends running requests with
- * `abort` when a trainer pauses it in that mode, and one whose cache could not be loaded with `error`, which its ids
- * route returns like any other; OpenRouter uses `error` for a provider failure.
+ * `abort` when a trainer pauses it in that mode. It ends a request whose cache could not be loaded with `error`, which
+ * its ids route returns like any other reason; OpenRouter uses `error` for a provider failure.
  */
 const FAILURES: ReadonlyMap<string, { code: ErrorCode; what: string }> = new Map([
   ['abort', { code: 'engine_aborted', what: 'aborted the request' }],
@@ -90,7 +90,7 @@ export class CompletionReader {
    */
   read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
     const response = this.#parse(json)
-    this.#noteRoot(response)
+    this.#readRoot(response)
     if (!Array.isArray(response.choices)) {
       this.#skip(json, isComplete)
       return
@@ -100,7 +100,7 @@ export class CompletionReader {
     // vLLM: at the root in chat, in the choice in completions; SGLang: in the choice in both.
     const reported = response.prompt_token_ids ?? choice?.prompt_token_ids
     if (!this.#started) this.#start(response, choice, events, isComplete, reported)
-    else this.#notePrompt(reported)
+    else this.#readLatePrompt(reported)
     if (choice === undefined) return
     this.#weightVersion = findLastWeightVersion(choice) ?? this.#weightVersion
     const delta = this.#delta(choice, response)
@@ -153,8 +153,8 @@ export class CompletionReader {
   }
 
   /**
-   * Skips an event of a stream without choices: gateways add warnings and costs, even after the finish reason. Keeps
-   * its text, because engines differ in the form of their errors.
+   * Skips an event of a stream without choices: gateways add warnings and costs, even after the finish reason. Stores
+   * its text, because it is reported as an error if no finish reason follows.
    */
   #skip(json: string | Buffer, isComplete: boolean): void {
     const { engine, redact } = this.#options
@@ -162,9 +162,9 @@ export class CompletionReader {
     this.#skipped = json.toString()
   }
 
-  #noteRoot(response: Record<string, unknown>): void {
+  #readRoot(response: Record<string, unknown>): void {
     if (isRecord(response.usage)) this.#usage = response.usage as unknown as Usage
-    // SGLang has it in `metadata`, gateways at the root; vLLM has spans in the choice, on one route.
+    // SGLang sends the version in `metadata`, gateways at the root; vLLM sends spans in the choice, on one route.
     const version =
       response.weight_version ?? (isRecord(response.metadata) ? response.metadata.weight_version : undefined)
     this.#weightVersion = readWeightVersion(version) ?? this.#weightVersion
@@ -192,11 +192,11 @@ export class CompletionReader {
     })
   }
 
-  /** Keeps ids that arrive after the start: a router may send a chunk before the engine's first one. */
-  #notePrompt(reported: unknown): void {
+  /** Stores prompt ids that arrive after the start event: a router may send a chunk before the engine's first one. */
+  #readLatePrompt(reported: unknown): void {
     const isReported = reported instanceof PromptIds || (Array.isArray(reported) && reported.length > 0)
     if (!isReported) return
-    // A list with an invalid id leaves the prompt unknown.
+    // A list with an invalid id makes the prompt unknown.
     const ids = readIds(reported) ?? PromptIds.of()
     if (this.#prompt?.equals(ids)) return
     this.#prompt = ids

@@ -25,7 +25,7 @@ export interface ConnectionOptions {
    * The limit on a response, or an event of a streamed one; a larger one is a failure of the engine. Default: 100 MiB.
    */
   maxResponseBytes?: number
-  /** Headers that name the session of a request for a router in front of engines. */
+  /** The names of headers in which a request's session is sent, for a router in front of engines. */
   sessionHeaders?: readonly string[]
 }
 
@@ -65,7 +65,7 @@ class PromptReports {
   }
 }
 
-/** HTTP to one engine, over as many kept-alive connections as there are concurrent requests. */
+/** An HTTP client of one engine, with as many kept-alive connections as there are concurrent requests. */
 export class EngineConnection {
   readonly endpoint: Endpoint
   readonly maxResponseBytes: number
@@ -94,10 +94,9 @@ export class EngineConnection {
 
   /**
    * Sends a request.
-   * @param path after the engine's base path, such as `/v1/models`
+   * @param path the path after the engine's base path, such as `/v1/models`
    * @param json the body of a POST, perhaps in chunks; without it, the request is a GET
-   * @param agentRequest an agent's request: routers send those of one session to one engine, and traced ones name their
-   *   span
+   * @param agentRequest the agent's request, if there is one: its session and its span are sent as headers
    * @returns the response once its status is known to be 2xx
    * @throws ProxyError `engine_unreachable`, `engine_rejected`, `engine_failed`, `engine_lost`, `engine_timeout`. After
    *   an abort: `signal.reason`.
@@ -215,9 +214,8 @@ export class EngineConnection {
 }
 
 /**
- * Returns a body for undici. Chunks are written one after the other: undici accepts an iterable, though its types do
- * not declare it. Each chunk is a system call, and often a packet, which for a short body takes ten times as long as
- * copying it.
+ * Returns a body for undici, which accepts an iterable of chunks, though its types do not declare it. A short body is
+ * copied into one buffer: each chunk is a system call, and often a packet, which takes ten times as long as the copy.
  */
 function readBody(json: string | BodyChunks | undefined): string | Buffer | null {
   if (json === undefined || typeof json === 'string') return json ?? null

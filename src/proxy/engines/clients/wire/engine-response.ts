@@ -7,11 +7,11 @@ import { convertRequestError, convertResponseError } from './failures.ts'
 export interface BodyReader {
   /**
    * Receives the bytes of one read of the socket, in the chunks of the HTTP framing.
-   * @returns undefined, or a promise that resolves when the reader accepts more
-   * @throws an error, as may the promise; it closes the connection, by which an engine detects cancellation
+   * @returns undefined if the reader accepts more data, otherwise a promise that resolves once it does
+   * @throws any error, as may the promise; the connection is then closed, by which an engine detects the cancellation
    */
   read(chunks: readonly Buffer[]): Promise<void> | undefined
-  /** Whether the reader needs nothing more, although the body may not have ended. */
+  /** Whether the reader needs no more bytes, although the body may not have ended. */
   readonly isDone: boolean
 }
 
@@ -35,7 +35,7 @@ export class EngineResponse implements Dispatcher.DispatchHandler, PushSource {
   #chunks: Buffer[] = []
   /** Closed when the outcome is known: further bytes are ignored. */
   readonly #loop = new PushLoop(this)
-  /** How the body has ended: completely, or with an error; undefined: it has not. */
+  /** The end of the body, with the error that caused it, if any; undefined: the body has not ended. */
   #end: { error?: unknown } | undefined
   #drain: NodeJS.Timeout | undefined
 
@@ -129,7 +129,7 @@ export class EngineResponse implements Dispatcher.DispatchHandler, PushSource {
     this.#controller?.resume()
   }
 
-  /** A connection is reused only after its response has ended. */
+  /** Resolves the body. Then waits for its end, because a connection is reused only after the response has ended. */
   #finish(): void {
     this.#close()
     this.#body.resolve()

@@ -42,7 +42,7 @@ export function readCompletion(
   )
 }
 
-/** Counts whether completions report the ids of their prompt. */
+/** Returns a sink that forwards events to `sink` and counts whether completions report the ids of their prompt. */
 function watchPromptIds(sink: EventSink, { promptReports }: EngineConnection): EventSink {
   let isReported = false
   return {
@@ -59,7 +59,7 @@ function watchPromptIds(sink: EventSink, { promptReports }: EngineConnection): E
 export interface JsonReader {
   /**
    * Reads one event of a stream, or the complete response, as text or UTF-8, and appends its events to `events`. Must
-   * not keep references to the bytes.
+   * not retain references to the bytes.
    * @param isComplete whether it is the complete response; default: no
    */
   read(json: string | Buffer, events: GenerationEvent[], isComplete?: boolean): void
@@ -67,7 +67,10 @@ export interface JsonReader {
   end(): GenerationEnd
 }
 
-/** Wraps a reader: its exceptions are failures of the engine, since a response may contain any value at any depth. */
+/**
+ * Wraps a reader so that its exceptions are failures of the engine: a response may contain any value at any depth,
+ * which readers do not check everywhere.
+ */
 function wrapReader(reader: JsonReader, engine: string): JsonReader {
   return {
     read(json, events, isComplete) {

@@ -1,14 +1,17 @@
 import { detachBuffer } from '../../../../protocol/json/detach-buffer.ts'
 
-/** Larger responses get their own buffer, so that this memory is not retained. */
+/** The largest reused buffer. Larger responses are joined in a new buffer, so that their memory is not retained. */
 const MAX_BYTES = 4 * 1024 * 1024
 
-/** A reused buffer: with each response an engine sends half a megabyte of ids that are not kept. */
+/**
+ * The reused buffer: an engine sends up to half a megabyte of ids with each response, which are discarded after
+ * reading.
+ */
 let scratch = Buffer.allocUnsafeSlow(64 * 1024)
 
 /**
- * Joins chunks for immediate reading: the result is valid until the next call of this function, for any response. The
- * chunks are detached.
+ * Joins chunks for immediate reading: the result is valid until the next call of this function, for any response. Two
+ * or more chunks are detached; a single one is returned.
  */
 export function joinChunks(chunks: readonly Buffer[]): Buffer {
   if (chunks.length === 1) return chunks[0]!
@@ -25,7 +28,7 @@ function getScratchBuffer(length: number): Buffer {
   return scratch.subarray(0, length)
 }
 
-/** Returns the same bytes with unlimited validity. */
+/** Returns the bytes, copied if they are in the reused buffer, so that they stay valid. */
 export function copyIfShared(bytes: Buffer): Buffer {
   return bytes.buffer === scratch.buffer ? Buffer.from(bytes) : bytes
 }

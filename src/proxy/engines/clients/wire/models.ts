@@ -4,7 +4,10 @@ import type { EngineModel } from '../../port/engine-client.ts'
 import type { EngineConnection } from './connection.ts'
 import { convertHealthError, toExcerpt } from './failures.ts'
 
-/** Requests `GET /v1/models`. @throws ProxyError `engine_unreachable` or `engine_failed` */
+/**
+ * Returns the models that the engine lists at `/v1/models`.
+ * @throws ProxyError `engine_unreachable` or `engine_failed`
+ */
 export async function getModels(connection: EngineConnection, signal: AbortSignal): Promise<EngineModel[]> {
   const text = await connection.query('/v1/models', signal).catch((thrown) => {
     throw convertHealthError(thrown)

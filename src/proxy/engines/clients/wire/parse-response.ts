@@ -23,21 +23,21 @@ export type PromptIdParser = (bytes: Buffer, start: number, end: number) => Prom
  * @throws SyntaxError
  */
 export function parseResponse(json: string | Buffer, read: PromptIdParser = readUncached): unknown {
-  const lifted = typeof json === 'string' ? undefined : liftIds(json, read)
-  return (lifted && withIds(lifted)) ?? JSON.parse(json.toString())
+  const extracted = typeof json === 'string' ? undefined : extractIds(json, read)
+  return (extracted && withIds(extracted)) ?? JSON.parse(json.toString())
 }
 
-interface IdLists {
+/** JSON with {@link PLACEHOLDER} in place of the list of ids. */
+interface IdExtraction {
   json: string
   ids: PromptIds
 }
 
 /**
- * Extracts the list of ids. In a JSON string the key's closing quote would be escaped, and so would its opening quote
- * if a longer key ended with it; a match is therefore the key, provided that this is JSON. Lists with spaces or other
- * values are left to the parser.
+ * Extracts the list of ids. In valid JSON a match is the key itself: within a string its quotes would be escaped, and a
+ * longer key that ends with it has no quote there. Lists with spaces or other values are left to the parser.
  */
-function liftIds(json: Buffer, read: PromptIdParser): IdLists | undefined {
+function extractIds(json: Buffer, read: PromptIdParser): IdExtraction | undefined {
   const key = json.indexOf(KEY)
   if (key < 1 || json[key - 1] === BACKSLASH) return undefined
   const start = key + KEY.length
@@ -51,7 +51,7 @@ function liftIds(json: Buffer, read: PromptIdParser): IdLists | undefined {
 }
 
 /** Inserts the ids. @returns undefined if the list was at a location that readers of responses ignore */
-function withIds({ json, ids }: IdLists): unknown {
+function withIds({ json, ids }: IdExtraction): unknown {
   const response: unknown = JSON.parse(json)
   if (!isRecord(response)) return undefined
   const choices: unknown[] = Array.isArray(response.choices) ? response.choices : []

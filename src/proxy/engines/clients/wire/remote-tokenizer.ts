@@ -2,10 +2,10 @@ import { isRecord } from '../../../../base/json.ts'
 import { COMPARED_CHATS, type TokenizerQuery, type TokenizerReply } from '../../port/expected-tokenizer.ts'
 import type { EngineConnection } from './connection.ts'
 
-/** The time limit for a query; a busy engine is queried again at the next check. */
-const READING_MS = 3_000
+/** The time limit of a query for the texts of ids; a busy engine is queried again at the next health check. */
+const DETOKENIZE_MS = 3_000
 
-/** The request by which a kind of engine returns the texts of ids, and the parser of its response. */
+/** The request to which engines of a kind respond with the texts of ids, and the parser of the response. */
 export interface DetokenizeRequest {
   path: string
   buildBody(ids: readonly number[], model: string | undefined): string
@@ -13,18 +13,18 @@ export interface DetokenizeRequest {
 }
 
 /**
- * A server's tokenization of a text and of chats: `POST /tokenize` of vLLM and of newer SGLang (0.5.23 has it). A
- * server without that route scores ids, and returns their texts with their logprobs. Queried once, and again after the
- * server was unreachable: another one may have replaced it.
+ * Queries of a server's tokenizer. `POST /tokenize` of vLLM and of newer SGLang (0.5.23 has it) tokenizes a text and
+ * chats. A server without that route scores ids, and returns their texts with the logprobs. The reply is cached until
+ * the server was unreachable, because another one may have replaced it.
  */
 export class RemoteTokenizer {
   readonly #connection: EngineConnection
-  readonly #reading: DetokenizeRequest
+  readonly #detokenize: DetokenizeRequest
   #known: TokenizerReply | undefined
 
-  constructor(connection: EngineConnection, reading: DetokenizeRequest) {
+  constructor(connection: EngineConnection, detokenize: DetokenizeRequest) {
     this.#connection = connection
-    this.#reading = reading
+    this.#detokenize = detokenize
   }
 
   forget(): void {
@@ -39,7 +39,7 @@ export class RemoteTokenizer {
     if (question === undefined) return {}
     if (this.#known !== undefined) return this.#known
     const textIds = await this.#tokenize({ model, prompt: question.text, add_special_tokens: false }, signal)
-    if (textIds === undefined) return await this.#read(question.ids, model, signal)
+    if (textIds === undefined) return await this.#readIdTexts(question.ids, model, signal)
     const chatIds: Record<string, number[]> = {}
     for (const [name, chat] of question.chats ? Object.entries(COMPARED_CHATS) : []) {
       // The generation prompt is not specified: SGLang then renders as for its chat route, and both end with it.
@@ -57,7 +57,7 @@ export class RemoteTokenizer {
     return Array.isArray(tokens) && tokens.every(Number.isInteger) ? (tokens as number[]) : undefined
   }
 
-  async #read(
+  async #readIdTexts(
     ids: readonly number[] | undefined,
     model: string | undefined,
     signal: AbortSignal,
@@ -66,12 +66,12 @@ export class RemoteTokenizer {
       this.#known = {}
       return this.#known
     }
-    const limit = AbortSignal.timeout(READING_MS)
+    const limit = AbortSignal.timeout(DETOKENIZE_MS)
     try {
-      const { path, buildBody: body, readTexts: textsIn } = this.#reading
+      const { path, buildBody, readTexts } = this.#detokenize
       const either = AbortSignal.any([signal, limit])
-      const response = await this.#connection.queryIfSupported(path, either, body(ids, model))
-      const idTexts = textsIn(response, ids)
+      const response = await this.#connection.queryIfSupported(path, either, buildBody(ids, model))
+      const idTexts = readTexts(response, ids)
       this.#known = idTexts === undefined ? {} : { idTexts }
       return this.#known
     } catch (thrown) {

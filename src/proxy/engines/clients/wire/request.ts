@@ -50,8 +50,8 @@ export function wantsLogprobs({ body }: GenerationRequest): boolean {
 }
 
 /**
- * Returns the number of alternatives per token for an agent that requested logprobs; undefined: all, since the
- * completions route has one number for both.
+ * Returns the number of alternatives per token for an agent that requested logprobs; undefined: all that the engine
+ * reports, since one number requests both in the completions API.
  */
 export function getShownAlternatives(request: GenerationRequest): number | undefined {
   return request.kind === 'chat' ? Number(request.body.top_logprobs ?? 0) : undefined

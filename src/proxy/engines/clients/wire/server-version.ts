@@ -5,7 +5,7 @@ import type { EngineConnection } from './connection.ts'
 /** The time limit for a query; a busy or hung server is queried again when its version is next needed. */
 const QUERY_MS = 5_000
 
-/** A server's version: requested when it is first needed, and again after the server was unreachable. */
+/** A server's version. It is requested when it is first needed, and again after the server was unreachable. */
 export class ServerVersion {
   readonly #connection: Pick<EngineConnection, 'query'>
   readonly #paths: readonly string[]
@@ -24,7 +24,7 @@ export class ServerVersion {
     this.#limitMs = limitMs
   }
 
-  /** Discards the version: another server may replace this one. */
+  /** Discards the version, because another server may replace this one. */
   forget(): void {
     this.#fields = undefined
     this.#known = undefined
@@ -63,7 +63,10 @@ export class ServerVersion {
     return `it is ${program} ${version}, older than ${tested}, the oldest with which llm-proxy is tested: upgrade it`
   }
 
-  /** Requests and health checks share a query: none of them cancels it, and each waits for its own time. */
+  /**
+   * Queries the version. Requests and health checks share the query: none of them cancels it, and each waits as long as
+   * its signal allows.
+   */
   async #query(): Promise<Record<string, unknown>> {
     const limit = AbortSignal.timeout(this.#limitMs)
     for (const path of this.#paths) {

@@ -8,7 +8,9 @@ export type RequestSession = Pick<GenerationRequest, 'sessionId' | 'subagent'>
  * (`encoded_endpoint_header` of `session-affinity-scorer` in llm-d/llm-d-router).
  */
 const TOKEN = 'x-session-token'
-/** The number of sessions whose token is kept; beyond it the least recently active one is discarded. */
+/**
+ * The number of sessions whose tokens are stored; beyond it, those of the least recently active session are discarded.
+ */
 const MAX_SESSIONS = 10_000
 
 /** Returns the session's name. A sub-agent has its own conversation, and therefore its own prefix and name. */
@@ -16,12 +18,12 @@ export function getSessionName({ sessionId, subagent }: RequestSession): string 
   return subagent === undefined ? sessionId : `${sessionId}/subagent:${subagent}`
 }
 
-/** Session affinity: the headers by which routers in front of engines keep a session on one engine. */
+/** The headers by which routers in front of engines send the requests of a session to one engine. */
 export class SessionTokens {
   readonly #names: readonly string[]
   readonly #tokens = new Map<string, Map<string, string>>()
 
-  /** @param names of the headers that contain the session's name */
+  /** @param names the names of the headers that contain the session's name */
   constructor(names: readonly string[]) {
     this.#names = names
   }
@@ -29,16 +31,16 @@ export class SessionTokens {
   getHeaders(request: RequestSession): Record<string, string> {
     const headers: Record<string, string> = {}
     for (const name of this.#names) {
-      headers[name] = asHeader(getSessionName(request))
+      headers[name] = toHeaderValue(getSessionName(request))
       // Dynamo expects both headers (its `docs/agents/session-ids.md`).
       if (request.subagent !== undefined && /^x-dynamo-session-id$/i.test(name))
-        headers['X-Dynamo-Parent-Session-ID'] = asHeader(request.sessionId)
+        headers['X-Dynamo-Parent-Session-ID'] = toHeaderValue(request.sessionId)
     }
     const token = this.#tokens.get(request.sessionId)?.get(getSessionName(request))
     return token === undefined ? headers : { ...headers, [TOKEN]: token }
   }
 
-  /** Stores the token of a response. @param headers of the response */
+  /** Stores the token in a response. @param headers the headers of the response */
   storeToken(request: RequestSession, headers: Record<string, string | string[] | undefined>): void {
     const token = headers[TOKEN]
     if (typeof token !== 'string' || this.#names.length === 0) return
@@ -55,6 +57,6 @@ export class SessionTokens {
 }
 
 /** Encodes a name, since an id may contain characters that are invalid in headers. */
-function asHeader(name: string): string {
+function toHeaderValue(name: string): string {
   return encodeURIComponent(name)
 }

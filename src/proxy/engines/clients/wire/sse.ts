@@ -16,10 +16,12 @@ const COLON = 0x3a
 const SPACE = 0x20
 const [D, A, T] = [0x64, 0x61, 0x74]
 
+/** The length from which data is returned as bytes. */
 const LONG_BYTES = 16 * 1024
 
 /**
- * The data of an event, as UTF-8 if it is one long line; see {@link SseParser.push} for how long the bytes are valid.
+ * The data of an event, as UTF-8 bytes if it is one long line; {@link SseParser.push} states how long the bytes are
+ * valid.
  */
 export type EventData = string | Buffer
 
@@ -30,7 +32,7 @@ export class SseParser {
   #chunks: Buffer[] = []
   #chunkBytes = 0
   #data: EventData | undefined
-  /** Whether the last read ended with CR: an LF at the start of the next one belongs to it. */
+  /** Whether the last chunk ended with CR, to which an LF at the start of the next chunk belongs. */
   #afterCr = false
   #atStart = true
 
@@ -46,8 +48,8 @@ export class SseParser {
   /**
    * Parses a chunk.
    * @throws ProxyError `engine_failed` for an event that exceeds the limit
-   * @returns the data of each event that `chunk` completes. The parser keeps no reference to it. Bytes must be read
-   *   immediately: the next response that is read may reuse their buffer.
+   * @returns the data of each event that `chunk` completes. The parser retains no reference to the chunk. Bytes must be
+   *   read immediately: the next response that is read may reuse their buffer.
    */
   push(chunk: Uint8Array): EventData[] {
     const bytes = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)

@@ -1,4 +1,7 @@
-/** Token data in responses of OpenAI's routes: vLLM's, SGLang's, and those of servers that use the same names. */
+/**
+ * Reader of token data in responses of OpenAI's routes: those of vLLM, of SGLang, and of servers that use the same
+ * names.
+ */
 import { isRecord } from '../../../../../base/json.ts'
 import type { TokenLogprob } from '../../../../../protocol/canonical/messages.ts'
 import type { CaptureOptions } from '../../../../../protocol/token-data/kinds.ts'

@@ -38,7 +38,7 @@ export function createAlternativesTable(rows: readonly (readonly Alternative[] |
 
 /**
  * Reads sampling masks: a list of ids for each token, with logprobs if the engine reports them for all ids.
- * @param logprobs of the same lengths; otherwise they belong to something else and are ignored
+ * @param logprobs lists of the same lengths; others are ignored, because they do not belong to these ids
  */
 export function readSamplingMask(rows: unknown, logprobs?: unknown): TokenTable | undefined {
   if (!Array.isArray(rows)) return undefined
@@ -53,6 +53,7 @@ export function readSamplingMask(rows: unknown, logprobs?: unknown): TokenTable 
   return { counts, ids, ...(values && { logprobs: values }) }
 }
 
+/** Returns the logprobs of all rows as one list; undefined unless the rows have the given lengths. */
 function flattenLogprobs(rows: readonly unknown[], counts: readonly number[]): number[] | undefined {
   const isOfCounts = rows.every((row, index) => Array.isArray(row) && row.length === counts[index])
   return rows.length === counts.length && isOfCounts ? rows.flat().map(toNumber) : undefined
@@ -87,8 +88,8 @@ export function parseTokenIdAlternatives(
 }
 
 /**
- * Reads vLLM's objects of `{logprob}` by token id, one for each prompt position. JSON does not preserve their order
- * here, so the prompt's own token comes first, then the most probable.
+ * Reads vLLM's objects of `{logprob}` by token id, one for each prompt position. Parsing loses the order of integer
+ * keys, so the result has the prompt's own token first, then the others by logprob.
  */
 export function readPromptObjects(rows: unknown, prompt: PromptIds | undefined): PromptTable | undefined {
   if (!Array.isArray(rows) || rows.length !== prompt?.length) return undefined
@@ -105,7 +106,7 @@ export function readPromptObjects(rows: unknown, prompt: PromptIds | undefined):
 }
 
 /**
- * Reads SGLang's lists for each prompt position.
+ * Reads SGLang's lists of prompt logprobs, with one entry for each prompt position.
  * @param tops alternatives for the same positions
  * @param count the maximum number of alternatives
  */
@@ -178,11 +179,10 @@ function toNumber(value: unknown): number {
   return typeof value === 'number' ? value : Number.NaN
 }
 
-/** Parser of arrays in NumPy's `.npy` format, which vLLM uses for routed experts. */
-
+/** The first bytes of NumPy's `.npy` format, in which vLLM sends routed experts. */
 const MAGIC = Buffer.from('\x93NUMPY', 'latin1')
 
-/** Integer types of at most 32 bits: expert numbers have no other. */
+/** The supported types: integers of at most 32 bits, the only types of expert numbers. */
 const TYPES: Readonly<Record<string, TensorType>> = {
   '|u1': 'U8',
   '|i1': 'I8',

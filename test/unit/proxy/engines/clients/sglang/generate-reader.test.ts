@@ -106,10 +106,13 @@ function throughWire(events: object[], cuts: Iterator<number>): string[] {
 
 t.test('ids lost in transit fail the request, because the remaining ones have no known position', (t) => {
   const lost = [createResponse([1], reasonless), createResponse([4], { completion_tokens: 4 })]
-  t.throws(() => read(lost), { code: 'engine_failed', message: /lost token ids: it gave 1, then 1, of 4/ })
+  t.throws(() => read(lost), {
+    code: 'engine_failed',
+    message: /lost token ids: it reported 1, then 1, of 4/,
+  })
   t.throws(() => read([JSON.stringify({ text: 'a', meta_info: {} })]), {
     code: 'engine_failed',
-    message: /gave no output_ids/,
+    message: /reported no output_ids/,
   })
   t.end()
 })
