@@ -132,7 +132,7 @@ const severe = at('error')
 const byCode = at('code')
 const chosen = at('chosen')
 
-/** The fields of each line of a turn, or of a retry of its request. */
+/** The fields that identify a turn, or a retry of its request, in a log line. */
 const REQUEST_IDS = ['session_id', 'request_id', 'turn_id'] as const
 
 /** All events: the message, then the names of the fields. A field with `?` is optional. */

@@ -8,7 +8,7 @@ export interface Logger {
   error(fields: object, message: string): void
   /** Logs an administrative request. If the logger lacks this level, these lines are logged as `info`. */
   audit?(fields: object, message: string): void
-  /** Returns whether lines of this level are written. Absent: all levels but `debug` are. */
+  /** Returns whether lines of this level are written. If absent, all levels but `debug` are written. */
   isLevelEnabled?(level: LogLevel): boolean
 }
 

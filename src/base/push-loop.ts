@@ -14,8 +14,8 @@ export interface PushSource {
 }
 
 /**
- * Pushes data from a socket to a receiver. The data of one event-loop task, which is one read of the socket, is pushed
- * together, in a microtask. Nothing is pushed while the receiver is blocked.
+ * A loop that pushes data from a socket to a receiver. The data of one event-loop task, which is one read of the
+ * socket, is pushed together, in a microtask. Nothing is pushed while the receiver is blocked.
  */
 export class PushLoop {
   readonly #source: PushSource

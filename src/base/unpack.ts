@@ -19,6 +19,7 @@ import { join } from 'node:path'
 import { threadId } from 'node:worker_threads'
 import { ProxyError } from './errors.ts'
 
+/** A file to write to the temporary directory. */
 export interface PackedFile {
   name: string
   content: Uint8Array

@@ -1,4 +1,7 @@
-/** OpenAI Chat Completions, the request: https://platform.openai.com/docs/api-reference/chat/create */
+/**
+ * Validation of OpenAI Chat Completions requests, and conversion to canonical form:
+ * https://platform.openai.com/docs/api-reference/chat/create
+ */
 import Type, { type Static } from 'typebox'
 import { createInvalidError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'

@@ -1,5 +1,5 @@
 /**
- * OpenAI Chat Completions, the response, complete and streamed:
+ * Complete and streamed responses of OpenAI Chat Completions:
  * https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Token ids are in the fields of vLLM
  * (`choices[].token_ids`, `prompt_token_ids` at the root) and of LiteLLM (`provider_specific_fields`).
  */
@@ -74,7 +74,7 @@ function findPromptIds({ start }: Pick<Completion, 'start'>): number[] | null {
   return start?.promptTokenIds ? Array.from(start.promptTokenIds) : null
 }
 
-/** Writes a stream of `chat.completion.chunk` server-sent events, one batch of events at a time. */
+/** A writer of `chat.completion.chunk` server-sent events, for one batch of generation events at a time. */
 export class ChatStreamWriter {
   readonly #identity: ResponseIdentity
   readonly #responseOptions: ResponseOptions

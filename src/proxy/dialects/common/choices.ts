@@ -55,7 +55,9 @@ interface ChoiceWriter {
   finish(usage: Usage | undefined): string
 }
 
-/** Writes a stream of several choices, chunk by chunk as they arrive, each with its `index`. */
+/**
+ * A writer of a stream of several choices, whose chunks are interleaved as they arrive, each with its choice's `index`.
+ */
 export class ChoicesWriter {
   readonly #writers: readonly ChoiceWriter[]
   /** The ends of the completed choices. */

@@ -23,6 +23,7 @@ const UNFORWARDED_CHAT_FIELDS = new Set([
   'add_generation_prompt',
 ])
 
+/** The names of fields in a dialect's requests, by their treatment. */
 interface DialectFields {
   /** Fields that are translated into the canonical request. */
   translated: ReadonlySet<string>

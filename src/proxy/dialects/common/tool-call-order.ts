@@ -1,9 +1,9 @@
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 
 /**
- * Reorders the deltas of tool calls for streams that write one item at a time: a tool call is complete before the next
- * one begins. An engine may interleave them; deltas of a later tool call wait until the arguments of the one before are
- * a complete JSON object, or until the end.
+ * A buffer that orders the deltas of tool calls for streams that write one item at a time: a tool call is complete
+ * before the next one begins. An engine may interleave the deltas of tool calls; those of a later one wait until the
+ * arguments of the one before are a complete JSON object, or until the end.
  */
 export class ToolCallOrder {
   #current: ToolCallArguments | undefined

@@ -6,6 +6,7 @@
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { DialectRequest } from './dialect-request.ts'
 
+/** A rule that finds text to remove from prompts. */
 export interface VolatileRule {
   readonly name: string
   /** The scope of the rule: blocks of the system prompt, or complete texts of user messages. */

@@ -1,4 +1,7 @@
-/** OpenAI Completions (legacy), the request: https://platform.openai.com/docs/api-reference/completions/create */
+/**
+ * Validation of OpenAI Completions (legacy) requests, and conversion to canonical form:
+ * https://platform.openai.com/docs/api-reference/completions/create
+ */
 import Type, { type Static } from 'typebox'
 import { createUnsupportedError } from '../../../base/errors.ts'
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'

@@ -1,4 +1,7 @@
-/** OpenAI Completions (legacy), the response: https://platform.openai.com/docs/api-reference/completions/object */
+/**
+ * Complete and streamed responses of OpenAI Completions (legacy):
+ * https://platform.openai.com/docs/api-reference/completions/object
+ */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../protocol/canonical/messages.ts'
@@ -68,7 +71,7 @@ function buildLegacyLogprobs(entries: readonly TokenLogprob[], offset: number): 
   }
 }
 
-/** Writes a stream of `text_completion` server-sent events. */
+/** A writer of `text_completion` server-sent events. */
 export class CompletionStreamWriter {
   readonly #identity: ResponseIdentity
   readonly #responseOptions: ResponseOptions

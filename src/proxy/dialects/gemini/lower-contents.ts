@@ -115,7 +115,10 @@ function removeDuplicateResults(results: readonly ChatMessage[]): ChatMessage[] 
   return [...new Map(results.map((result) => [toJsonText(result), result])).values()]
 }
 
-/** Assigns results to tool calls: clients that omit ids send the results of a function in the order of its calls. */
+/**
+ * The tool calls to which results are assigned. Clients that omit ids send the results of a function in the order of
+ * its calls.
+ */
 class PendingToolCalls {
   readonly #open = new Map<string, string[]>()
   readonly #ids: ReadonlySet<string>

@@ -1,4 +1,4 @@
-/** Gemini's tools, their schemas and the tool choice, in the form of Chat Completions. */
+/** Conversion of Gemini's tools, their schemas and the tool choice to the form of Chat Completions. */
 
 import { createInvalidError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'

@@ -68,7 +68,7 @@ function toInlinePart(blob: unknown, at: string): ContentPart {
   const { mimeType, data } = checkBlob(convertMembers(blob), at)
   if (mimeType.startsWith('text/')) return { type: 'text', text: Buffer.from(data, 'base64').toString() }
   if (!isImage(mimeType)) return describeFile(mimeType)
-  // Python's SDK encodes bytes as base64url.
+  // Google's Python SDK encodes bytes as base64url.
   const base64 = data.replaceAll('-', '+').replaceAll('_', '/')
   return { type: 'image_url', image_url: { url: `data:${mimeType};base64,${base64}` } }
 }
@@ -104,6 +104,7 @@ export function parseFunctionCall({ part, at }: PartWithPath, unnamed: string): 
   }
 }
 
+/** The result of a tool call, as parts of a canonical message. */
 interface FunctionResponse {
   id: string | undefined
   name: string | undefined

@@ -13,6 +13,7 @@ import type { ResponseIdentity, ResponseOptions } from '../common/dialect-reques
 import { parseToolInput } from '../common/tool-input.ts'
 import { encodeSignature } from './parts.ts'
 
+/** A part of a response's content in Google's form. */
 interface ResponsePart {
   text?: string
   thought?: true
@@ -35,7 +36,7 @@ export function buildGeminiResponse(
   return toResponse(identity, start, parts.take(), { end, outputTokens: tokenIds.length })
 }
 
-/** Builds the parts of a response, or of a chunk of one. */
+/** A builder of the parts of a response, or of a chunk of one. */
 class GeminiParts {
   readonly #responseOptions: ResponseOptions
   #parts: ResponsePart[] = []
@@ -81,8 +82,8 @@ class GeminiParts {
 }
 
 /**
- * Writes a stream of responses, each with the new parts, as server-sent events or as elements of one JSON array;
- * function calls are sent complete, with the last response.
+ * A writer of a stream of responses, each with the new parts, as server-sent events or as elements of one JSON array.
+ * Function calls are sent complete, with the last response.
  */
 export class GeminiStreamWriter {
   readonly #identity: ResponseIdentity

@@ -1,4 +1,4 @@
-/** Gemini's generateContent, the schemas of requests: https://ai.google.dev/api/generate-content */
+/** Schemas of Gemini's generateContent requests: https://ai.google.dev/api/generate-content */
 import Type, { type Static } from 'typebox'
 import { LargeInteger, toNullable } from '../common/check.ts'
 

@@ -137,6 +137,7 @@ export function parseToolUse({ block, at }: BlockWithPath): ToolCall {
   return { id, type: 'function', function: { name, arguments: formatToolArguments(input) } }
 }
 
+/** The result of a tool call, as parts of a canonical message. */
 interface ToolResult {
   toolCallId: string
   parts: ContentPart[]

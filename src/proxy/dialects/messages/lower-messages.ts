@@ -31,6 +31,7 @@ interface MessageGroup {
   found?: ReadonlyMap<string, ToolParam>
 }
 
+/** A message, and its index in the request. */
 interface MessageWithPath {
   message: MessageParam
   index: number

@@ -1,4 +1,4 @@
-/** Anthropic's tools and tool choice in the form of Chat Completions. */
+/** Conversion of Anthropic's tools and tool choice to the form of Chat Completions. */
 import Type from 'typebox'
 import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'

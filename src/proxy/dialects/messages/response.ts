@@ -1,4 +1,4 @@
-/** Anthropic Messages, the complete response: https://platform.claude.com/docs/en/api/messages */
+/** Complete responses of Anthropic Messages: https://platform.claude.com/docs/en/api/messages */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { isCutOff } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
@@ -76,7 +76,7 @@ export function buildToolUseBlock(id: string, name: string, input: object): obje
   return { type: 'tool_use', id, name, input, caller: { type: 'direct' } }
 }
 
-/** Returns the id for a tool call without one: workers of version 1 may omit it. */
+/** Returns the id for a tool call without one: workers of protocol version 1 may omit it. */
 export function createToolUseId({ turnId }: ResponseIdentity, index: number): string {
   return `toolu_${turnId.replaceAll('-', '')}_${index}`
 }

@@ -1,10 +1,10 @@
-/** Anthropic Messages, the schemas of requests: https://platform.claude.com/docs/en/api/messages */
+/** Schemas of Anthropic Messages requests: https://platform.claude.com/docs/en/api/messages */
 import Type, { type Static } from 'typebox'
 import { toNullable } from '../common/check.ts'
 
 const Json = Type.Record(Type.String(), Type.Unknown())
 
-/** The other fields of a block depend on its type: `blocks.ts` handles those that a prompt can contain. */
+/** A content block. Its other fields depend on its type; `blocks.ts` handles the types that a prompt can contain. */
 const Block = Type.Object({ type: Type.String() })
 export type Block = Static<typeof Block> & Record<string, unknown>
 

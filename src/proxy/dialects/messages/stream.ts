@@ -1,4 +1,4 @@
-/** Anthropic Messages, the streamed response: https://platform.claude.com/docs/en/build-with-claude/streaming */
+/** Streamed responses of Anthropic Messages: https://platform.claude.com/docs/en/build-with-claude/streaming */
 import { ProxyError } from '../../../base/errors.ts'
 import type {
   GenerationDelta,
@@ -31,8 +31,8 @@ export const PING = formatSseEvent('ping')
 type BlockKind = 'text' | 'thinking' | 'tool_use'
 
 /**
- * Writes a stream of Messages events. Blocks come one after another: a delta of another kind closes the open block, and
- * a closed tool call accepts no more deltas.
+ * A writer of a stream of Messages events. Blocks follow one another: a delta of another kind closes the open block,
+ * and a closed tool call accepts no more deltas.
  */
 export class MessagesStreamWriter {
   readonly #identity: ResponseIdentity

@@ -17,12 +17,12 @@ export const FREEFORM_PARAMETERS = {
   additionalProperties: false,
 }
 
-/** Returns the call id for the agent. */
+/** Returns the call id that the agent receives: the engine's, with a mark if the input is raw. */
 export function toFreeformCallId(callId: string, isRaw: boolean): string {
   return isRaw ? callId + RAW_MARK : callId
 }
 
-/** Returns the engine's call id. */
+/** Returns the engine's call id, without the mark. */
 export function toModelCallId(freeformId: string): string {
   return freeformId.endsWith(RAW_MARK) ? freeformId.slice(0, -RAW_MARK.length) : freeformId
 }
@@ -41,7 +41,10 @@ const HEAD_WITHOUT_SPACE = '{"input":"'
 const STRING_CHUNK = /[^"\\]+|\\u[0-9a-fA-F]{4}|\\[^u]|\\u(?=.{4})|"/sy
 const ESCAPES: Record<string, string> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' }
 
-/** Extracts the input from a custom tool's arguments while the model samples them; linear in their length. */
+/**
+ * A reader that extracts the input from a custom tool's arguments while the model samples them, in time linear in their
+ * length.
+ */
 export class FreeformReader {
   /**
    * The state of reading. `head`: the form of the arguments is not known yet; `string` and `tail`: they have the

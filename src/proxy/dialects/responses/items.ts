@@ -69,17 +69,19 @@ const checkTools = createChecker(Type.Object({ tools: Type.Array(Type.Object({ t
 /** Tools that a request contains among its input items, as Codex sends them. */
 export interface InputTools {
   tools: ToolParam[]
-  /** Their path in the request. */
+  /** The path of the tools in the request. */
   at: string
-  /** Whether they are the output of a search, in which the model reads their definitions. */
+  /** Whether the tools are the output of a search, in which the model reads their definitions. */
   isFound: boolean
 }
 
+/** The messages and tools that items are lowered to. */
 interface CanonicalItems {
   messages: ChatMessage[]
   tools: InputTools[]
 }
 
+/** An input item, and its path in the body. */
 interface ItemWithPath {
   item: InputItem
   at: string
@@ -119,7 +121,7 @@ function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
     const isPart = isPartOfCompletion(type, item)
     const named = findTurnOfItem(item)
     const isOther = named !== undefined && turn !== undefined && named !== turn
-    // Two messages in a row are two completions: for instance an agent's own examples.
+    // Two consecutive assistant messages are two completions, for instance examples that the agent wrote.
     const isContinued = isOpen && isPart && !isOther && !(type === 'message' && before === 'message')
     turn = isContinued ? (named ?? turn) : named
     const placed = { item, at: `input.${index}` }
@@ -146,7 +148,8 @@ function isPartOfCompletion(type: string, { role }: InputItem): boolean {
   return type === 'reasoning' || type === 'additional_tools' || type.endsWith('_call')
 }
 
-interface AssistantItem {
+/** The canonical message that is assembled from the items of one completion. */
+interface AssistantMessage {
   role: 'assistant'
   content: string | null
   reasoning_content?: string
@@ -155,14 +158,14 @@ interface AssistantItem {
 }
 
 /**
- * Converts items. The agent sends a completion back as several items: reasoning, a message, tool calls. They become one
- * message again, because the model sampled them as one, and prompts are matched by messages.
+ * A converter of items. The agent sends a completion back as several items: reasoning, a message, tool calls. They
+ * become one message again, because the model sampled them as one, and prompts are matched by messages.
  */
 class ItemConverter implements CanonicalItems {
   readonly messages: ChatMessage[] = []
   readonly tools: InputTools[] = []
   /** The message to which the next item of the same completion is added. */
-  #assistantItem: AssistantItem | undefined
+  #assistantMessage: AssistantMessage | undefined
   #lastWasMessage = false
 
   add(item: InputItem, at: string): void {
@@ -181,13 +184,13 @@ class ItemConverter implements CanonicalItems {
 
   #addMessage(item: InputItem, at: string): void {
     const { role, content } = checkMessage(item, at)
-    // Two messages in a row are two completions: for instance an agent's own examples.
-    if (role !== 'assistant' || this.#lastWasMessage) this.#assistantItem = undefined
+    // Two consecutive assistant messages are two completions, for instance examples that the agent wrote.
+    if (role !== 'assistant' || this.#lastWasMessage) this.#assistantMessage = undefined
     if (role === 'assistant') {
-      const item = this.#openAssistantItem()
+      const message = this.#openAssistantMessage()
       const { text, refusal } = joinAssistantTexts(content, `${at}.content`)
-      if (text !== null) item.content = (item.content ?? '') + text
-      if (refusal !== null) item.refusal = (item.refusal ?? '') + refusal
+      if (text !== null) message.content = (message.content ?? '') + text
+      if (refusal !== null) message.refusal = (message.refusal ?? '') + refusal
       return
     }
     const fields = {
@@ -206,7 +209,7 @@ class ItemConverter implements CanonicalItems {
   #addAgentMessage(item: InputItem, at: string): void {
     const { content } = checkAgentMessage(item, at)
     const texts = content.map((part) => (part.type === 'input_text' ? part.text : part.encrypted_content))
-    this.#assistantItem = undefined
+    this.#assistantMessage = undefined
     this.messages.push({ role: 'user', content: texts.join('') })
   }
 
@@ -236,7 +239,7 @@ class ItemConverter implements CanonicalItems {
 
   #addSearchOutput(item: InputItem, at: string): void {
     const { call_id, tools } = checkSearchOutput(item, at)
-    this.#assistantItem = undefined
+    this.#assistantMessage = undefined
     const found = { tools, at: `${at}.tools`, isFound: true }
     this.tools.push(found)
     const content = describeTools(lowerTools(tools, found.at))
@@ -245,7 +248,7 @@ class ItemConverter implements CanonicalItems {
 
   #addOutput(type: string, item: InputItem, at: string): void {
     if (!OUTPUTS.includes(type)) throw createUnsupportedItemError(type, at)
-    this.#assistantItem = undefined
+    this.#assistantMessage = undefined
     if (isNotice(item)) {
       this.#addNotice(item, at)
       return
@@ -275,22 +278,22 @@ class ItemConverter implements CanonicalItems {
     const sealed = encrypted_content ? unseal(encrypted_content) : undefined
     const shown = content?.length ? content : (summary ?? [])
     const text = sealed ?? shown.map((part) => part.text).join('')
-    const assistantItem = this.#openAssistantItem()
-    if (text !== '') assistantItem.reasoning_content = (assistantItem.reasoning_content ?? '') + text
+    const assistantMessage = this.#openAssistantMessage()
+    if (text !== '') assistantMessage.reasoning_content = (assistantMessage.reasoning_content ?? '') + text
   }
 
   #addCall(id: string, name: string, written: string): void {
-    const item = this.#openAssistantItem()
-    item.tool_calls ??= []
-    item.tool_calls.push({ id, type: 'function', function: { name, arguments: written } })
+    const message = this.#openAssistantMessage()
+    message.tool_calls ??= []
+    message.tool_calls.push({ id, type: 'function', function: { name, arguments: written } })
   }
 
-  #openAssistantItem(): AssistantItem {
-    if (this.#assistantItem === undefined) {
-      this.#assistantItem = { role: 'assistant', content: null }
-      this.messages.push(this.#assistantItem)
+  #openAssistantMessage(): AssistantMessage {
+    if (this.#assistantMessage === undefined) {
+      this.#assistantMessage = { role: 'assistant', content: null }
+      this.messages.push(this.#assistantMessage)
     }
-    return this.#assistantItem
+    return this.#assistantMessage
   }
 }
 

@@ -13,6 +13,7 @@ import { MessageItem, ReasoningItem } from './text-items.ts'
 import { ToolCallInProgress } from './tool-calls.ts'
 import type { WireTools } from './tools.ts'
 
+/** The options of a response's output. */
 export interface OutputOptions {
   turnId: string
   wireTools: WireTools
@@ -45,6 +46,7 @@ export function toOutputItems(
   return output.items
 }
 
+/** The output of one response. */
 export class ResponseOutput {
   readonly #options: OutputOptions
   /** The items by output index; complete when the output has ended. */

@@ -1,4 +1,7 @@
-/** OpenAI Responses, the request: https://platform.openai.com/docs/api-reference/responses/create */
+/**
+ * Conversion of OpenAI Responses requests to canonical form:
+ * https://platform.openai.com/docs/api-reference/responses/create
+ */
 
 import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -29,7 +32,7 @@ export interface ResponsesAnnotation {
   text: object | null
   truncation: 'auto' | 'disabled'
   max_tool_calls: number | null
-  /** The agent's form of the tools that are not plain functions. */
+  /** The tools that are not plain functions, in the form in which the agent declared them. */
   wire_tools: Record<string, WireTool>
   /** Types of hosted tools that the model was not shown. */
   dropped_tools: string[]

@@ -1,4 +1,4 @@
-/** The response object: https://platform.openai.com/docs/api-reference/responses/object */
+/** The response object of the Responses API: https://platform.openai.com/docs/api-reference/responses/object */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { isCutOff } from '../../../protocol/canonical/completion.ts'
@@ -35,7 +35,7 @@ export interface ResponseState {
   incompleteReason?: string | undefined
   usage?: Usage | undefined
   error?: ProxyError | undefined
-  /** Seconds since the epoch. */
+  /** The end of the response, in seconds since the epoch. */
   endedAtS?: number | undefined
   tokenFields?: object | undefined
 }

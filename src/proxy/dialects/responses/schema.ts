@@ -1,10 +1,10 @@
-/** OpenAI Responses, the schemas of requests: https://platform.openai.com/docs/api-reference/responses/create */
+/** Schemas of OpenAI Responses requests: https://platform.openai.com/docs/api-reference/responses/create */
 import Type, { type Static } from 'typebox'
 import { createChecker, createListChecker, toNullable } from '../common/check.ts'
 
 /**
- * The other fields of an item or a tool depend on its type: `items.ts` and `tools.ts` validate the types that they
- * know.
+ * An input item. The other fields of items and tools depend on their type: `items.ts` and `tools.ts` validate the types
+ * that they support.
  */
 const InputItem = Type.Object({ type: toNullable(Type.String()) })
 export type InputItem = Static<typeof InputItem> & Record<string, unknown>
@@ -34,7 +34,7 @@ const TextFormat = Type.Object({
 })
 export type TextFormat = Static<typeof TextFormat>
 
-/** @throws ProxyError `invalid_request` naming the field */
+/** Checks a text format of type `json_schema`. @throws ProxyError `invalid_request` naming the field */
 export const checkJsonSchemaFormat = createChecker(
   Type.Object({
     name: Type.String(),
@@ -80,5 +80,5 @@ export const ResponsesRequest = Type.Object(
 )
 export type ResponsesRequest = Static<typeof ResponsesRequest>
 
-/** @throws ProxyError `invalid_request` naming the field */
+/** Checks the body of a request. @throws ProxyError `invalid_request` naming the field */
 export const checkResponsesRequest = createListChecker(ResponsesRequest, 'input', InputItem)

@@ -1,4 +1,7 @@
-/** Writes a response as server-sent events: https://platform.openai.com/docs/api-reference/responses-streaming */
+/**
+ * Streamed responses of the Responses API, as server-sent events:
+ * https://platform.openai.com/docs/api-reference/responses-streaming
+ */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { GenerationEnd, GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import { ResponseOutput } from './output.ts'

@@ -4,6 +4,7 @@ import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
 import { seal } from '../common/sealed-reasoning.ts'
 import type { ItemInProgress, ItemStatus, ResponseEvent } from './output-item.ts'
 
+/** An item's id, and its index in the output. */
 interface ItemPosition {
   id: string
   outputIndex: number
@@ -118,6 +119,7 @@ export class MessageItem implements ItemInProgress {
   }
 }
 
+/** A content part of a message as received so far. */
 interface MessagePart {
   type: 'output_text' | 'refusal'
   text: string

@@ -1,4 +1,4 @@
-/** Tool calls as output items, while the model samples them. */
+/** Output items for tool calls that the model is sampling. */
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/json-weight.ts'
 import { parseToolInput } from '../common/tool-input.ts'
@@ -105,6 +105,7 @@ abstract class ToolCallItem implements ItemInProgress {
   }
 }
 
+/** A call of a function. */
 class FunctionCall extends ToolCallItem {
   protected readonly prefix = 'fc'
   #arguments = ''
@@ -127,6 +128,7 @@ class FunctionCall extends ToolCallItem {
   }
 }
 
+/** A call of a custom tool, whose input is free text. */
 class CustomCall extends ToolCallItem {
   protected readonly prefix = 'ctc'
   readonly #reader = new FreeformReader()

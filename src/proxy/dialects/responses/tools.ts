@@ -22,6 +22,7 @@ export interface WireTool {
  */
 export type WireTools = ReadonlyMap<string, WireTool>
 
+/** The result of the conversion of tools to functions. */
 export interface ToolConversion {
   tools: Tool[]
   wireTools: Map<string, WireTool>

@@ -3,6 +3,7 @@ import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { EngineClient } from '../port/engine-client.ts'
 
+/** A tokenizer, and the name that is displayed as the source of its texts. */
 export interface TokenizerWithName {
   name: string
   tokenizer: Tokenizer

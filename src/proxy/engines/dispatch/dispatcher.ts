@@ -48,7 +48,7 @@ export interface DispatcherStats extends SchedulerStats {
 /** The right to use one slot of a member. */
 export interface Lease {
   readonly memberId: string
-  /** Releases the slot; idempotent. To be called before the same request acquires another lease. */
+  /** Releases the slot; idempotent. Must be called before the same request acquires another lease. */
   release(): void
   /** Reports that the member has served the request. */
   reportSuccess(): void
@@ -65,6 +65,7 @@ export interface Lease {
  */
 const MAX_FAILED_SESSIONS = 10_000
 
+/** A waiting request, with the callbacks that settle its promise. */
 interface Waiter {
   readonly request: QueuedRequest
   grant(memberId: string): void

@@ -32,6 +32,7 @@ export interface EngineHealthWatchOptions {
   clock?: Clock | undefined
 }
 
+/** The state of an engine after a check. */
 export interface EngineHealthReport {
   healthy: boolean
   unavailable: UnavailableReason | undefined
@@ -58,13 +59,13 @@ export const ENGINE_HEALTH_TRANSITIONS: Transitions<EngineHealthState> = {
 const SILENT_CHECKS = 3
 const CHECK_TIMEOUT_MS = 5_000
 
-/** Checks one engine's health at intervals, from construction until `stop`. */
+/** A watch that checks one engine's health at intervals, from construction until `stop`. */
 export class EngineHealthWatch {
   /** Token mode: the result of the tokenizer comparison. */
   tokenizer: TokenizerVerdict | undefined
   /** The engine's ids of {@link TOKENIZER_TEXT}, if requested and reported. */
   textIds: readonly number[] | undefined
-  /** The engine's prompts of the compared chats, if requested and reported. */
+  /** The engine's prompt ids of the compared chats, if requested and reported. */
   chatIds: EngineHealth['chatIds']
   /** The reason why prompts of this healthy engine may be wrong. */
   warning: string | undefined
@@ -102,8 +103,8 @@ export class EngineHealthWatch {
   }
 
   /**
-   * Whether the engine may receive requests. Before its first check it may, unless its tokenizer must be compared:
-   * turns sampled before the comparison would be trained on.
+   * Whether the engine may receive requests. Before its first check it may, unless its tokenizer must be compared,
+   * because turns sampled before the comparison would be trained on.
    */
   get healthy(): boolean {
     if (this.#state === 'unchecked') return this.#options.tokenizer === undefined

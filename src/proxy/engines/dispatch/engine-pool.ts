@@ -22,6 +22,7 @@ export interface EnginePoolOptions
   efforts?: EffortRegistry | undefined
 }
 
+/** The settings of an engine's registration. */
 export interface EngineSettings {
   weight: number
   modelName: string | null
@@ -38,6 +39,7 @@ const TRANSITIONS: Transitions<EngineState> = {
   closed: [],
 }
 
+/** An engine of the pool. */
 export interface EngineEntry extends EngineSettings {
   /**
    * An id derived from the engine's URL: an engine that is registered again has the same id, even after a restart of

@@ -60,7 +60,10 @@ export class EngineRegistry implements MemberRegistry {
     return existing
   }
 
-  /** Retires fallback engines immediately, even if the new engine is not up: their samples might be trained on. */
+  /**
+   * Retires fallback engines immediately, even if the new engine is not up, because samples of a fallback might be
+   * trained on.
+   */
   #retireFallbacks(): void {
     for (const engine of this.#options.backend.engines.list()) {
       if (!engine.isFallback || engine.state !== 'serving') continue

@@ -18,11 +18,12 @@ import type { QueuedRequest } from './scheduler.ts'
  */
 export type FailureVerdict = 'lost' | 'unavailable' | 'failed' | 'final'
 
+/** The parts of fail-over in which the two backends differ. */
 export interface FailoverPolicy {
   dispatcher: Dispatcher
   /**
    * Serves the request at a member, as {@link Backend.generate} does.
-   * @param request as adapted to the member
+   * @param request the request, adapted to the member
    * @param failedAttempts the number of failed attempts of this request
    */
   serve(memberId: string, request: GenerationRequest, sink: EventSink, failedAttempts: number): Promise<void>

@@ -27,6 +27,7 @@ type EffortSet = ReadonlySet<string>
 
 const NOTHING_REJECTED: EffortSet = new Set()
 
+/** The registry of efforts that members are known to reject. */
 export class EffortRegistry {
   readonly #logger: Logger | undefined
   /** Rejected efforts by member, then by model. */
@@ -87,7 +88,7 @@ export class EffortNegotiation {
     this.#body = body
   }
 
-  /** Returns the body adapted to the member. */
+  /** Returns the body with an effort that the member is not known to reject. */
   adaptBody(memberId: string): ChatBody | undefined {
     if (this.#body === undefined) return undefined
     const { body, change } = adaptEffort(this.#body, this.#getSupport(memberId))
@@ -108,7 +109,7 @@ export class EffortNegotiation {
       this.#learnBoth({ memberId, sent, rejected, error: thrown })
       return false
     }
-    // Models with the harmony format cannot omit reasoning: without an effort it would be medium.
+    // Models with the harmony format cannot omit reasoning, and without an effort they would reason with medium effort.
     if (sent === 'none' && /harmony/i.test(thrown.message)) return false
     this.#rejection = { memberId, sent, rejected, error: thrown }
     const { change } = adaptEffort(this.#body, this.#getSupport(memberId))

@@ -75,8 +75,8 @@ export function readLogprobsMode(warm: FirstTokens, hot: FirstTokens): LogprobsR
 }
 
 /**
- * Measures the logprobs mode of an engine before its first request. The measurement runs in that request's slot, so
- * that a pause waits for both.
+ * A probe that measures the logprobs mode of an engine before its first request. The measurement runs in that request's
+ * slot, so that a pause waits for both.
  */
 export class LogprobsProbe {
   readonly #client: EngineClient

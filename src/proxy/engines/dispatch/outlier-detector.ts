@@ -44,6 +44,7 @@ export function isEngineFault({ code, status }: ProxyError): boolean {
   return ENGINE_FAULTS.has(code) || (code === 'engine_rejected' && ENGINE_FAULT_STATUSES.has(status))
 }
 
+/** The failures and ejections of one member. */
 interface MemberState {
   /** The number of failures since the last success; overlapping requests count once. */
   failures: number
@@ -52,6 +53,7 @@ interface MemberState {
   ejectedUntilMs: number
 }
 
+/** An ejection that begins. */
 export interface Ejection {
   forMs: number
   /** The number of consecutive failures before it. */
@@ -61,7 +63,7 @@ export interface Ejection {
 export class OutlierDetector {
   readonly #members = new Map<string, MemberState>()
 
-  /** Reports a served request. */
+  /** Reports that the member has served a request. */
   reportSuccess(memberId: string): void {
     const member = this.#members.get(memberId)
     if (member !== undefined) member.failures = 0

@@ -39,15 +39,17 @@ export interface Member {
   readonly busyElsewhere?: number | undefined
 }
 
+/** A member with its current load. */
 export interface MemberLoad extends Member {
   /** The number of requests in flight. */
   readonly inFlight: number
   /** The number of sessions with affinity to it, whether they have a request in flight or not. */
   readonly sessions: number
-  /** Ordinal of the request that it started last; 0: it has started none. */
+  /** The ordinal of the request that the member started last; 0 if it has started none. */
   readonly lastStart: number
 }
 
+/** The requirements of a request on its member. */
 export interface PlacementRequirements {
   readonly model?: string | undefined
   readonly needs?: MemberCapability | undefined
@@ -92,7 +94,7 @@ export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolea
 /**
  * Returns the member with the lowest load; among equals the one with fewer sessions, whose agents will send further
  * requests; then the one that has started no request for longest, so that consecutive sessions are distributed; then
- * the older.
+ * the one that was added earlier.
  */
 export function findLeastLoaded(members: readonly MemberLoad[]): MemberLoad | undefined {
   let best = members[0]

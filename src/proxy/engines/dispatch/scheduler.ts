@@ -37,6 +37,7 @@ export interface Assignment {
   memberId: string
 }
 
+/** The outcome of a submission: the request has a slot, waits for one, or is rejected. */
 export type SubmissionOutcome =
   | { outcome: 'assigned'; memberId: string }
   | { outcome: 'waiting' }
@@ -72,8 +73,8 @@ interface WaitingRequest extends QueuedRequest {
 interface QueueWalkResult {
   readonly candidates: readonly MemberLoad[]
   /**
-   * Members that the sessions of requests that cannot start have affinity to; undefined: none. Other requests with
-   * affinity to the same member cannot start either, since loads only rise during a walk.
+   * The affinities of requests that cannot start, as member ids; undefined: no affinity. Another request with the same
+   * affinity cannot start either, since loads only rise during a walk.
    */
   readonly stuckAt: Set<string | undefined>
 }
@@ -119,7 +120,7 @@ export class Scheduler {
 
   /**
    * Applies a change of a member; running requests continue.
-   * @returns requests that start now; none if it is unknown
+   * @returns requests that start now; none if the member is unknown
    */
   updateMember(memberId: string, change: Partial<Omit<Member, 'id'>>): Assignment[] {
     const member = this.#members.get(memberId)
@@ -157,7 +158,7 @@ export class Scheduler {
     return this.#members.values().reduce((sum, { healthy }) => sum + Number(healthy), 0)
   }
 
-  /** Returns the number of requests in flight at the member; 0 if it is unknown. */
+  /** Returns the number of requests in flight at the member; 0 if the member is unknown. */
   countInFlight(memberId: string): number {
     return this.#members.get(memberId)?.inFlight ?? 0
   }

@@ -4,8 +4,9 @@ import type { EngineHealthWatch } from './engine-health.ts'
 type WeightSource = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
 
 /**
- * Adds weight versions that an engine's response omits, from its last health check. If the version has been discarded
- * since the start, the end is marked as unknown (null), because the weights may have changed.
+ * A filter that adds weight versions that an engine's response omits, from the engine's last health check. If the
+ * version has been discarded since the start, the end is marked as unknown (null), because the weights may have
+ * changed.
  *
  * A complete response arrives when sampling has ended. Its first token is older, perhaps by minutes, and may have been
  * sampled from earlier weights. The start event therefore receives the version that was known at dispatch.
@@ -50,7 +51,7 @@ export class WeightStamp {
   #stampComplete(start: GenerationStart, end: GenerationEnd): { start: GenerationStart; end: GenerationEnd } {
     const atEnd =
       end.weightVersion ?? start.weightVersion ?? this.#getVersion(this.#versionAtDispatch !== undefined)
-    // The weights have not changed since dispatch: the version at the end applies to the start too.
+    // If the weights have not changed since dispatch, the version at the end applies to the start too.
     const unchanged = this.#engine.timesForgotten === this.#timesForgotten ? (atEnd ?? undefined) : undefined
     const atStart = start.weightVersion ?? this.#versionAtDispatch ?? unchanged
     return {

@@ -22,7 +22,7 @@ export interface BackendMember {
   ejectedForMs?: number | undefined
   /** Workers only: false while the worker is disconnected and its requests wait for it to reconnect. */
   connected?: boolean
-  /** Token mode: whether the member's tokenizer is the one that tokenizes the prompts. */
+  /** Token mode: the result of the comparison of the member's tokenizer with the proxy's. */
   tokenizer?: TokenizerVerdict | undefined
   /** Set by a worker's backend: the engine's ids of `TOKENIZER_TEXT`, by which the proxy compares tokenizers. */
   textIds?: readonly number[]
@@ -81,7 +81,7 @@ export interface Backend {
    * backend's limit rejects requests with `paused`; another `pause` restarts the limit.
    */
   pause(): void
-  /** Dispatches requests again after a {@link refresh}. */
+  /** Runs a {@link refresh}, then ends the pause. */
   resume(): Promise<void>
 
   /**

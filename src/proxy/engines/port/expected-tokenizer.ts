@@ -38,7 +38,7 @@ export interface TokenizerQuery {
   text: string
   /** The ids whose texts are requested from an engine that does not report the ids of `text`. */
   ids?: readonly number[]
-  /** Whether to request its prompts of {@link COMPARED_CHATS}. */
+  /** Whether to request the engine's prompt ids of {@link COMPARED_CHATS}. */
   chats?: boolean
 }
 

@@ -27,6 +27,7 @@ export interface RegistryEntry {
   sinceMs: number
 }
 
+/** The parameters of the registration of an engine. */
 export interface EngineRegistration {
   /** The base URL, with or without `/v1`. */
   url: string
@@ -40,8 +41,8 @@ export interface MemberRegistry {
   list(): RegistryEntry[]
 
   /**
-   * Adds an engine and checks its health. An engine whose URL is registered already gets the new weight and keeps its
-   * id. An engine that does not respond is added as well: it may be starting.
+   * Adds an engine and checks its health. An engine whose URL is registered already receives the new weight and keeps
+   * its id. An engine that does not respond is added as well: it may be starting.
    * @throws ProxyError `config_invalid` (an invalid URL), `unsupported` (it cannot serve token mode), `wrong_mode`
    */
   register(engine: EngineRegistration): Promise<RegistryEntry>

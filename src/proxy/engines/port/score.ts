@@ -3,6 +3,7 @@
  * prompt and returns the log-probability of each token in it.
  */
 
+/** A request to score a completion that was sampled after a prompt. */
 export interface ScoreRequest {
   promptTokenIds: Int32Array
   completionTokenIds: Int32Array
@@ -27,6 +28,7 @@ export interface TokenScore {
   readonly alternativeIds: readonly number[]
 }
 
+/** The scores of a completion. */
 export interface ScoreResult {
   /** One score per completion token. */
   readonly tokens: readonly TokenScore[]

@@ -16,6 +16,7 @@ const RETRY_EVERY = 50
 /** The number of capabilities beyond which all are discarded. */
 const MAX_CAPABILITIES = 1_000
 
+/** The levels to try for one request. */
 export interface RequestPlan {
   /** The levels to try, in this order, until one is accepted. */
   readonly levels: readonly RequestLevel[]
@@ -23,6 +24,7 @@ export interface RequestPlan {
   readonly rejections: number
 }
 
+/** The learned capability of a server for one kind of request. */
 interface Capability {
   level: RequestLevel
   rejections: number
@@ -30,6 +32,7 @@ interface Capability {
   requests: number
 }
 
+/** The learned capabilities of one server. */
 export class CapabilityNegotiation {
   /** The capability by route, model and streaming: servers differ in each. */
   readonly #capabilities = new Map<string, Capability>()

@@ -2,7 +2,7 @@
  * The constraint that SGLang's chat route derives from tools that are strict, forced, or limited to one tool call, for
  * a request in token mode: `FunctionCallParser.get_structure_constraint` of
  * `python/sglang/srt/function_call/function_call_parser.py` (0.5.23), with the default of `SGLANG_TOOL_STRICT_LEVEL`.
- * Both modes therefore sample from one distribution.
+ * Token mode and chat mode therefore sample from the same distribution.
  */
 import { isRecord } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
@@ -14,14 +14,20 @@ import {
 } from '../tool-calls/tool-call-request.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
-/** The formats of the detectors that use a tag of xgrammar (`get_structural_tag_name`), by the proxy's parser. */
+/**
+ * The formats of the detectors that use a tag of xgrammar (`get_structural_tag_name`), by the name of the proxy's
+ * parser.
+ */
 const FORMATS: Readonly<Record<string, ToolCallFormat>> = {
   qwen3_coder: qwen3Coder,
   deepseek_v32: deepseekV32,
   kimi_k2: kimiK2,
 }
 
-/** The markup of the detectors without a tag of xgrammar, from their `structure_info`, by the proxy's parser. */
+/**
+ * The markup of the detectors without a tag of xgrammar, from their `structure_info`, by the name of the proxy's
+ * parser.
+ */
 const STRUCTURES: Readonly<
   Record<string, { begin: string; afterName: string; end: string; trigger: string }>
 > = {
@@ -66,7 +72,10 @@ const STRUCTURES: Readonly<
 /** The first version with tags that require a tool call (`at_least_one`). */
 export const TAGS_SINCE = '0.5.11'
 
-/** Returns the fields that constrain tool calls; undefined if there are none. Any other constraint takes precedence. */
+/**
+ * Returns the fields that constrain tool calls; undefined if there are none. Unless a tool call is required, any other
+ * constraint takes precedence.
+ */
 export function buildSglangCallTag(request: TokenRequest): { response_format: object } | undefined {
   const tag = buildCallTag(request)
   return tag && { response_format: { type: 'structural_tag', ...tag } }

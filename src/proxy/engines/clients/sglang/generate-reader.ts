@@ -53,6 +53,7 @@ export interface GenerateReaderOptions extends ReaderOptions {
 /** SGLang's entry of a token: `[logprob, id, text]`, with the text only if requested. */
 type TokenEntry = [logprob: unknown, id: unknown, text?: unknown]
 
+/** A reader of one response of `/generate`. */
 export class GenerateReader implements JsonReader {
   readonly #options: GenerateReaderOptions
   #started = false
@@ -128,7 +129,10 @@ export class GenerateReader implements JsonReader {
     return undefined
   }
 
-  /** Returns the error of an aborted response, which ends like any other; undefined for any other response. */
+  /**
+   * Returns the error of an aborted response; undefined for any other response. Only the type of its finish reason
+   * distinguishes an aborted response.
+   */
   #createAbortError(): ProxyError | undefined {
     const { finish_reason: finish } = this.#meta
     if (!isRecord(finish) || finish.type !== 'abort') return undefined
@@ -188,7 +192,7 @@ export class GenerateReader implements JsonReader {
     return delta
   }
 
-  /** @param count the number of new tokens */
+  /** Reads the requested token data of the new tokens. @param count their number */
   #details(requested: CaptureOptions, count: number): TokenData | undefined {
     const { promptTokenIds, expertsStart = 0 } = this.#options
     const meta = this.#meta

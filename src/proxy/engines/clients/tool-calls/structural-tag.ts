@@ -1,5 +1,5 @@
 /**
- * A structural tag: the input from which an engine compiles the grammar of text with tool calls. A format is JSON,
+ * The format in a structural tag, from which an engine compiles the grammar of text with tool calls. It is JSON,
  * `Format` of xgrammar's `python/xgrammar/structural_tag.py` (0.2.8). Fields are in the order in which xgrammar writes
  * them, so that an engine that caches compiled grammars by their text recognizes a tag of the engine's chat route.
  */
@@ -40,7 +40,7 @@ export function createEitherFormat(elements: readonly StructuralTagFormat[]): St
   return { type: 'or', elements }
 }
 
-/** Returns the format of at least one of the tags. */
+/** Returns the format of a list of one or more of the tags. */
 export function createTagList(
   tags: readonly StructuralTagFormat[],
   onlyOne: boolean,

@@ -18,6 +18,7 @@ import type { FunctionTool, ToolCallRequest } from './tool-call-request.ts'
 /** A function that creates the structural tag of a request. */
 export type ToolCallFormat = (calls: ToolCallFormatInput) => StructuralTagFormat
 
+/** The input of a {@link ToolCallFormat}. */
 export interface ToolCallFormatInput extends Omit<ToolCallRequest, 'format'> {
   /** Returns the schema that a tool's arguments must match; true: any value. */
   getSchema(tool: FunctionTool): unknown
@@ -25,7 +26,7 @@ export interface ToolCallFormatInput extends Omit<ToolCallRequest, 'format'> {
 
 const THINK = ['<think>', '</think>']
 
-/** Qwen3-Coder, Qwen3.5 and similar models. */
+/** The format of Qwen3-Coder, Qwen3.5 and similar models. */
 export const qwen3Coder = createFreeStandingFormat({
   trigger: '<tool_call>\n<function=',
   begin: (name) => `<tool_call>\n<function=${name}>\n`,
@@ -33,7 +34,7 @@ export const qwen3Coder = createFreeStandingFormat({
   style: 'qwen_xml',
 })
 
-/** MiMo V2. */
+/** The format of MiMo V2. */
 export const mimo = createFreeStandingFormat({
   trigger: '<tool_call>',
   begin: (name) => `<tool_call><function=${name}>`,
@@ -63,7 +64,7 @@ export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, getSchema }) =>
   return createTagList(tags, onlyOne || choice === 'forced')
 }
 
-/** DeepSeek V3 and R1. */
+/** The format of DeepSeek V3 and R1. */
 export const deepseekV3 = wrapMarkup({
   open: '<｜tool▁calls▁begin｜>',
   close: '<｜tool▁calls▁end｜>',

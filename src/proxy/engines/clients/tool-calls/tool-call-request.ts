@@ -2,9 +2,9 @@
 import type { Tool } from '../../../../protocol/canonical/messages.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
-/** The requirements of one request. */
+/** The requirements of one request on its tool calls. */
 export interface ToolCallRequest {
-  /** The model's notation of tool calls: the name of the proxy's parser. */
+  /** The model's notation of tool calls, as the name of the proxy's parser. */
   readonly format: string
   readonly tools: readonly FunctionTool[]
   readonly choice: ToolCallChoice
@@ -15,10 +15,11 @@ export interface ToolCallRequest {
 /** `forced`: one function was chosen by name; `tools` contains only it. */
 type ToolCallChoice = 'auto' | 'required' | 'forced'
 
+/** A function that the request offers. */
 export interface FunctionTool {
   readonly name: string
   readonly strict: boolean | undefined
-  /** A JSON schema; undefined if the agent gave none. */
+  /** A JSON schema; undefined if the agent sent none. */
   readonly parameters: JsonSchema | undefined
 }
 

@@ -1,7 +1,7 @@
 /**
  * The constraint that vLLM's chat route derives from tools that are strict, forced, or limited to one tool call, for a
  * request in token mode: `DelegatingParser._apply_structural_tag` of `vllm/parser/abstract_parser.py` (0.32), with the
- * default of `--tool-strict-level`. Both modes therefore sample from one distribution.
+ * default of `--tool-strict-level`. Token mode and chat mode therefore sample from the same distribution.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
@@ -20,7 +20,7 @@ import {
 } from '../tool-calls/tool-call-request.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
-/** The formats of the parsers that have a `structural_tag_model` in vLLM, by the proxy's parser. */
+/** The formats of the parsers that have a `structural_tag_model` in vLLM, by the name of the proxy's parser. */
 const FORMATS: Readonly<Record<string, formats.ToolCallFormat>> = {
   hermes: formats.hermes,
   qwen3_coder: formats.qwen3Coder,
@@ -34,7 +34,7 @@ const FORMATS: Readonly<Record<string, formats.ToolCallFormat>> = {
   glm45: glm,
 }
 
-/** Older versions derive fewer constraints from the same fields. */
+/** The first version with these constraints. Older versions derive fewer constraints from the same fields. */
 export const TAGS_SINCE = '0.32'
 
 /** Returns the fields that constrain tool calls; undefined if there are none. */

@@ -55,7 +55,7 @@ const NO_MASKS = 'sampling masks are not recorded: it reports none (vllm serve -
  * not.
  */
 const COMPLETE_STREAMS_SINCE = '0.13'
-/** The first version that reports ids at all; a lower number is a build without a version. */
+/** The first version that reports ids at all; a lower number is that of a build without a version. */
 const IDS_SINCE = '0.10'
 /** The program, its first version, and the older of the versions that `npm run test:vllm` runs. */
 const TESTED = ['vLLM', IDS_SINCE, '0.12'] as const
@@ -116,7 +116,7 @@ class VllmClient extends ServerClient implements EngineClient {
       if (details !== 'masks') return await readCompletion(this.connection, request, byIds, sink)
       const watch = new MaskWatch(sink)
       await readCompletion(this.connection, request, byIds, watch)
-      // Later requests that need only masks use the other route.
+      // Later requests that need only masks use `/v1/completions`.
       if (watch.areMissing) this.#noMasks = NO_MASKS
       return
     }
@@ -266,7 +266,7 @@ class VllmClient extends ServerClient implements EngineClient {
     await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
     this.#contextLength.readModels(models)
-    // Served in vLLM's development mode: `{"weight_version": "v7"}`.
+    // A route of vLLM's development mode, which responds with `{"weight_version": "v7"}`.
     const weightVersion = findWeightVersion(await this.connection.queryOptional('/weight_info', signal))
     const unavailable = await this.#findUnavailableReason(signal)
     this.#versionWarning = await this.#version.findWarning(TESTED, signal)

@@ -133,7 +133,7 @@ export function readDefaults(rendered: unknown): Record<string, unknown> {
 export interface IdsRequestOptions {
   readonly maxTokens: number
   readonly defaults: Record<string, unknown>
-  /** Whether to stream. Older versions omit a last step without new ids, and with it the finish reason. */
+  /** Whether the server can stream. Older versions omit a last step without new ids, and thereby the finish reason. */
   readonly streams: boolean
 }
 
@@ -153,7 +153,7 @@ export function buildVllmIdsBody(
       ...defaults,
       ...Object.fromEntries(names.map((field) => [field, body[field]])),
       max_tokens: maxTokens,
-      // 0: the sampled token's logprob and no alternatives.
+      // 0 requests the sampled token's logprob without alternatives.
       logprobs: getRequestedAlternatives(request),
       ...(prompt !== undefined && { prompt_logprobs: prompt }),
     },

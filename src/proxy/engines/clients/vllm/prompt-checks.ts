@@ -10,6 +10,7 @@ import type { TokenRequest } from '../wire/request.ts'
 /** One in this many prompts is compared. */
 const PROMPTS_PER_CHECK = 32
 
+/** The checks of one server. */
 export class PromptChecks {
   #requests = 0
   #isSuspect = false

@@ -44,7 +44,7 @@ export function buildVllmTokenBody(
     add_special_tokens: false,
     max_tokens: maxTokens,
     max_completion_tokens: undefined,
-    // 0: the sampled token's logprob and no alternatives.
+    // 0 requests the sampled token's logprob without alternatives.
     logprobs: getRequestedAlternatives(request),
     top_logprobs: undefined,
     ...buildRecordingFields(request),
@@ -120,7 +120,7 @@ function buildCompletionFields(request: GenerationRequest): Record<string, unkno
   return {
     // The sampled token's logprob is always reported.
     logprobs: getRequestedAlternatives(request),
-    // This route does not know the newer name, and would stop after 16 tokens.
+    // This route ignores the newer name of the limit, and would stop after 16 tokens.
     max_tokens: max_tokens ?? max_completion_tokens,
     max_completion_tokens: undefined,
   }

@@ -17,7 +17,7 @@ export function buildVllmScoreBody(request: ScoreRequest): string {
     // The route samples at least one token.
     max_tokens: 1,
     temperature: 0,
-    // 0: the prompt's own tokens and no alternatives.
+    // 0 requests the prompt's own tokens without alternatives.
     prompt_logprobs: alternatives,
     return_token_ids: true,
     stream: false,

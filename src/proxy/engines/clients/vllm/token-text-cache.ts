@@ -84,6 +84,7 @@ export class TokenTextCache {
   }
 }
 
+/** The tokens from `start` up to, not including, `end`; `key` contains their ids. */
 interface TextRun {
   start: number
   end: number

@@ -42,6 +42,7 @@ export function addMessage(
   }
 }
 
+/** The text and the reasoning in a message's content. */
 interface MessageParts {
   content?: string
   thinking?: string
@@ -99,6 +100,7 @@ function toArgumentsText(args: unknown): string | undefined {
 /** A chunk of a tool call as an engine streams it. */
 export type ToolCallChunk = Omit<ToolCallDelta, 'index'> & { readonly index: number | undefined }
 
+/** A tool call as received so far. */
 interface OpenToolCall {
   /** Position among the tool calls of the response, in order of appearance. */
   readonly index: number
@@ -110,10 +112,10 @@ interface OpenToolCall {
 }
 
 /**
- * Assigns the chunks of a stream to tool calls. Engines omit the index (Gemini's and Ollama's routes) or number all
- * parallel tool calls 0, so a name starts a tool call unless it can belong to the current one: if it arrives with a new
- * id, or after arguments. If there is an index, an id alone starts none: vLLM generated an id for each chunk until
- * early 2025 (`DeltaToolCall.id` had a default factory).
+ * An assembler that assigns the chunks of a stream to tool calls. Engines omit the index (Gemini's and Ollama's routes)
+ * or number all parallel tool calls 0, so a name starts a tool call unless it can belong to the current one: if it
+ * arrives with a new id, or after arguments. If there is an index, an id alone starts none: vLLM generated an id for
+ * each chunk until early 2025 (`DeltaToolCall.id` had a default factory).
  */
 export class ToolCallAssembler {
   /** Tool calls by the engine's index and id: a model that generates ids may repeat one. */

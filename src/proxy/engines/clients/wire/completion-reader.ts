@@ -34,7 +34,7 @@ export interface ReaderOptions {
   wantsLogprobs: boolean
   /** The number of alternatives per token for the agent; undefined: all. */
   alternatives?: number | undefined
-  /** The additional data to read. */
+  /** The additional token data to read; undefined: none. */
   record?: CaptureOptions | undefined
   /** The prompt position from which routed experts were requested; absent: 0. */
   expertsStart?: number | undefined
@@ -97,7 +97,7 @@ export class CompletionReader {
     }
     this.#skipped = undefined
     const choice = getFirstChoice(response.choices)
-    // vLLM: at the root in chat, in the choice in completions; SGLang: in the choice in both.
+    // vLLM reports the prompt's ids at the root in chat, and in the choice in completions; SGLang in the choice in both.
     const reported = response.prompt_token_ids ?? choice?.prompt_token_ids
     if (!this.#started) this.#start(response, choice, events, isComplete, reported)
     else this.#readLatePrompt(reported)
@@ -115,7 +115,7 @@ export class CompletionReader {
    * Returns the event that ends the response, after the last chunk.
    * @throws ProxyError `engine_lost` if no finish reason arrived; `engine_aborted` or `engine_failed` if the engine
    *   aborted the request or failed: the tokens sampled until then are not a finished sample; `engine_failed` or
-   *   `engine_rejected` if the last event without choices replaces a finish reason
+   *   `engine_rejected` if an event without choices, which must be an error, arrived instead of a finish reason
    */
   end(): GenerationEnd {
     const { engine } = this.#options

@@ -39,7 +39,10 @@ const MAX_SILENCE_MS = 30 * 60_000
 /** The size limit in bytes, equal to that of a frame between worker and proxy. */
 const MAX_RESPONSE_BYTES = 100 * 1024 * 1024
 const CONNECT_TIMEOUT_MS = 5_000
-/** Shorter than uvicorn's 5 s, so that no request is sent on a connection that the engine is closing. */
+/**
+ * The time after which an idle connection is closed: shorter than uvicorn's 5 s, so that no request is sent on a
+ * connection that the engine is closing.
+ */
 const KEEP_ALIVE_MS = 4_000
 /** The largest body in chunks that is sent as one buffer. */
 const MAX_COPIED_BYTES = 64 * 1024
@@ -50,7 +53,10 @@ const MAX_COPIED_BYTES = 64 * 1024
  */
 const CONFIRMATIONS = 3
 
-/** Counts completions for which the engine, or a router in front of it, does not report the ids of the prompt. */
+/**
+ * A counter of consecutive completions for which the engine, or a router in front of it, does not report the ids of the
+ * prompt.
+ */
 class PromptReports {
   #missing = 0
 

@@ -3,7 +3,7 @@ import type { Dispatcher } from 'undici'
 import { PushLoop, type PushSource } from '../../../../base/push-loop.ts'
 import { convertRequestError, convertResponseError } from './failures.ts'
 
-/** Reads the body of a response. */
+/** A reader of the body of a response. */
 export interface BodyReader {
   /**
    * Receives the bytes of one read of the socket, in the chunks of the HTTP framing.
@@ -61,7 +61,7 @@ export class EngineResponse implements Dispatcher.DispatchHandler, PushSource {
 
   /**
    * Pushes the body to a reader until it has ended or the reader is done. To be called once, after {@link head}.
-   * @throws ProxyError as {@link head}, and what the reader throws
+   * @throws ProxyError as {@link head}, and errors of the reader
    */
   pushTo(reader: BodyReader): Promise<void> {
     this.#reader = reader
@@ -129,7 +129,10 @@ export class EngineResponse implements Dispatcher.DispatchHandler, PushSource {
     this.#controller?.resume()
   }
 
-  /** Resolves the body. Then waits for its end, because a connection is reused only after the response has ended. */
+  /**
+   * Ends the reading of the body. If the body has not ended, its end is awaited for {@link DRAIN_MS}, because a
+   * connection is reused only after its response has ended.
+   */
   #finish(): void {
     this.#close()
     this.#body.resolve()

@@ -51,6 +51,7 @@ export function createResponseTooLargeError(engine: string, limit: number): Prox
   return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)
 }
 
+/** A response whose HTTP status is not 2xx. */
 export interface EngineRejection {
   engine: string
   status: number

@@ -116,7 +116,7 @@ export async function readResponse(
   await sink.write(events)
 }
 
-/** Reads server-sent events. It is done after `[DONE]`. */
+/** A reader of server-sent events, which is done after `[DONE]`. */
 class EventStreamReader implements BodyReader {
   isDone = false
   readonly #parser: SseParser

@@ -34,8 +34,9 @@ interface IdExtraction {
 }
 
 /**
- * Extracts the list of ids. In valid JSON a match is the key itself: within a string its quotes would be escaped, and a
- * longer key that ends with it has no quote there. Lists with spaces or other values are left to the parser.
+ * Extracts the list of ids. In valid JSON a match is the key itself: in a string value its closing quote would be
+ * escaped, and in a longer key that ends with it, its opening quote. Lists with spaces or other values are left to the
+ * parser.
  */
 function extractIds(json: Buffer, read: PromptIdParser): IdExtraction | undefined {
   const key = json.indexOf(KEY)

@@ -42,7 +42,8 @@ export class RemoteTokenizer {
     if (textIds === undefined) return await this.#readIdTexts(question.ids, model, signal)
     const chatIds: Record<string, number[]> = {}
     for (const [name, chat] of question.chats ? Object.entries(COMPARED_CHATS) : []) {
-      // The generation prompt is not specified: SGLang then renders as for its chat route, and both end with it.
+      // `add_generation_prompt` is omitted: SGLang then renders as its chat route does, and both engines append the
+      // generation prompt.
       const ids = await this.#tokenize({ model, ...chat }, signal)
       if (ids !== undefined) chatIds[name] = ids
     }

@@ -106,7 +106,7 @@ const RENDERED_FIELDS: Readonly<Record<string, undefined>> = {
   echo: undefined,
   truncate_prompt_tokens: undefined,
   truncation_side: undefined,
-  // Further samples would be paid for and ignored.
+  // Further samples would cost money and be ignored.
   n: undefined,
 }
 

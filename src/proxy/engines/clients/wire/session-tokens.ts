@@ -4,8 +4,8 @@ import type { GenerationRequest } from '../../../../protocol/canonical/request.t
 export type RequestSession = Pick<GenerationRequest, 'sessionId' | 'subagent'>
 
 /**
- * The header in which llm-d's router names the selected engine; it expects it in the session's next request
- * (`encoded_endpoint_header` of `session-affinity-scorer` in llm-d/llm-d-router).
+ * The header in which llm-d's router names the selected engine. The router expects the same header in the session's
+ * next request (`encoded_endpoint_header` of `session-affinity-scorer` in llm-d/llm-d-router).
  */
 const TOKEN = 'x-session-token'
 /**

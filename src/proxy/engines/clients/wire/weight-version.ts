@@ -14,7 +14,8 @@ export function findWeightVersion(text: string | undefined): string | undefined 
 /**
  * Returns the version of the weights that sampled the first token. `weight_versions` in the newest engines are spans of
  * tokens; `weight_version` is the server's version when it wrote the response.
- * @param isComplete whether the response arrived at once: the version at its end does not apply to its beginning
+ * @param isComplete whether the response was not streamed: it was written after the last token, so its `weight_version`
+ *   may not apply to the first
  */
 export function findFirstWeightVersion(
   holder: Record<string, unknown>,
@@ -26,7 +27,7 @@ export function findFirstWeightVersion(
   )
 }
 
-/** Returns the version of the weights that sampled the last token, by the same spans. */
+/** Returns the version of the weights that sampled the last token; undefined unless `weight_versions` reports it. */
 export function findLastWeightVersion(holder: Record<string, unknown>): string | undefined {
   return findVersionAt(holder.weight_versions, -1)
 }

@@ -18,6 +18,7 @@ import {
   readVersionSpans,
 } from './read.ts'
 
+/** A chunk of a response, with the values that are needed to read its token data. */
 export interface TokenDataResponse {
   readonly response: Record<string, unknown>
   readonly choice: Record<string, unknown>

@@ -65,7 +65,7 @@ export function readSamplingLogprobs(values: unknown): number[] | undefined {
   return values.map(toNumber)
 }
 
-/** Reads SGLang's `[logprob, id, text]`. */
+/** Reads a row of SGLang's entries, `[logprob, id, text]`. */
 export function readAlternatives(row: unknown): Alternative[] | undefined {
   if (!Array.isArray(row)) return undefined
   const alternatives = row.map((entry): Alternative => [entry?.[1], toNumber(entry?.[0])])
