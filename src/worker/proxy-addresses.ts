@@ -3,7 +3,7 @@ import { lookup } from 'node:dns/promises'
 import { isIPv4 } from 'node:net'
 import type { Clock } from '../base/clock.ts'
 
-/** Resolves a host to all its addresses. @throws Error if the host has none, or the lookup fails */
+/** A function that resolves a host to all its addresses. @throws Error if the host has none, or the lookup fails */
 export type HostResolver = (host: string) => Promise<readonly string[]>
 
 /** Resolves as the system does, with `/etc/hosts` and the search domains of a cluster. */

@@ -26,7 +26,7 @@ interface DialOptions extends ClientOptions {
   lookup?: LookupFunction
 }
 
-/** Opens a WebSocket of the package `ws`. */
+/** A function that opens a WebSocket of the package `ws`. */
 export type SocketDialer = (url: string, options: DialOptions) => WebSocket
 
 /** Opens a WebSocket over the network. */
@@ -53,7 +53,7 @@ export interface ProxyConnectionOptions {
   onFrame(frame: Frame, json?: FrameJson): void
 }
 
-/** How a connection ended. */
+/** The end of a connection. */
 export interface ConnectionEnd {
   /** The duration of the connection from the ack on, in milliseconds; 0: there was no ack. */
   heldMs: number

@@ -36,8 +36,8 @@ import { ProxyCache, type WorkerCache } from './worker-cache.ts'
 import { WorkerRequestState } from './worker-request-state.ts'
 
 /**
- * `connecting`: the link dials, or waits before it dials again. `handshaking`: it has sent the hello. `draining`: it
- * completes its requests and rejects new ones.
+ * The state of a link. `connecting`: it dials, or waits before it dials again. `handshaking`: it has sent the hello.
+ * `draining`: it completes its requests and rejects new ones.
  */
 type ProxyLinkState = 'connecting' | 'handshaking' | 'serving' | 'draining' | 'closed'
 

@@ -67,9 +67,9 @@ interface WorkerIdentity {
 }
 
 /**
- * `handshaking`: the proxy has accepted the hello and must send the ack. `draining`: the worker completes its requests
- * and receives no new ones. `disconnected`: its requests wait for it to reconnect. `closed`: it was removed, and its
- * requests have failed.
+ * The state of a worker. `handshaking`: the proxy has accepted the hello and must send the ack. `draining`: the worker
+ * completes its requests and receives no new ones. `disconnected`: its requests wait for it to reconnect. `closed`: it
+ * was removed, and its requests have failed.
  */
 type WorkerState = 'handshaking' | 'serving' | 'draining' | 'disconnected' | 'closed'
 

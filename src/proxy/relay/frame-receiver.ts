@@ -5,9 +5,9 @@
 import type { GenerationEvent } from '../../protocol/canonical/events.ts'
 
 /**
- * How to handle a frame. `duplicate`: it was received before and is ignored. `gap`: an earlier frame is missing, which
- * cannot happen on an ordered connection. `overflow`: the buffer exceeds the window, which cannot happen if the worker
- * waits for acknowledgements.
+ * The result of checking a frame's number. `duplicate`: the frame was received before and is ignored. `gap`: an earlier
+ * frame is missing, which cannot happen on an ordered connection. `overflow`: the buffer exceeds the window, which
+ * cannot happen if the worker waits for acknowledgements.
  */
 type FrameVerdict = 'new' | 'duplicate' | 'gap' | 'overflow'
 
@@ -44,7 +44,7 @@ export class FrameReceiver {
     return this.#taken === this.#received
   }
 
-  /** Determines from its number how to handle a frame, before its events are decoded. */
+  /** Checks the number of a frame, before its events are decoded. */
   judge(seq: number): FrameVerdict {
     if (seq <= this.#received) return 'duplicate'
     if (seq > this.#received + 1) return 'gap'

@@ -58,7 +58,7 @@ const UNAVAILABLE: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down'
 
 const NO_HEALTHY_ENGINE = 'none of its engines is healthy'
 
-/** Implements `Backend` with the workers that connect to the proxy. */
+/** A backend that consists of the workers that are connected to the proxy. */
 export class RelayBackend implements Backend, MemberRegistry {
   readonly mode = 'relay'
   readonly #registry: WorkerRegistry

@@ -264,8 +264,8 @@ export class WorkerRegistry {
 }
 
 /**
- * A heartbeat: pings a socket and terminates it after too long a silence, because a half-open connection emits no
- * event.
+ * The heartbeat of a connection. It pings the socket, and terminates it after too long a silence, because a half-open
+ * connection emits no event.
  */
 class WorkerHeartbeat {
   readonly #socket: RelaySocket

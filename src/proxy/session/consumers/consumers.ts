@@ -303,8 +303,8 @@ function waitForNextEnd(
 const MAX_SESSIONS = 100_000
 
 /**
- * Counts late rewards: those set after a consumer has fetched the session without one. The session is not delivered
- * again.
+ * A counter of late rewards: those set after a consumer has fetched the session without one. Such a session is not
+ * delivered again.
  */
 class LateRewards {
   readonly #unrewarded = new LruCache<string, true>(MAX_SESSIONS, () => 1)

@@ -101,7 +101,7 @@ export class PrefixIndex<Turn> {
   readonly #roots = new Map<string, Node<Turn>>()
   /** The number of times that a message became a possible echo of one more node, which invalidates stored paths. */
   #forkCount = 0
-  #callCount = 0
+  #requestCount = 0
   readonly #editedCalls: ToolCallRewritePolicy
 
   /** @param editedCalls the policy for tool calls that an agent has rewritten */
@@ -111,7 +111,7 @@ export class PrefixIndex<Turn> {
 
   /** Finds the parent of a request. Repeating it has the same result, apart from `order`, until a turn is added. */
   match(conversation: ConversationKeys): PrefixMatch<Turn> {
-    const order = this.#callCount++
+    const order = this.#requestCount++
     const { toolsKey, last } = conversation
     let passed = this.#findPassage(conversation)
     let { paths } = passed
@@ -140,7 +140,7 @@ export class PrefixIndex<Turn> {
    * Creates the match of a recorded request, whose parent is known because it was found when the request was in flight.
    */
   createMatch(parent: IndexTurn<Turn> | undefined, conversation: ConversationKeys): PrefixMatch<Turn> {
-    const order = this.#callCount++
+    const order = this.#requestCount++
     const sharedMessages = parent?.depth ?? 0
     const knownMessages = sharedMessages
     return { parent, isFork: false, sharedMessages, knownMessages, edited: undefined, order, conversation }
@@ -149,10 +149,10 @@ export class PrefixIndex<Turn> {
   /**
    * Adds a completed turn, so that requests can continue it. It must be added even if its response was not delivered,
    * since a retry may receive it.
-   * @param call the match of its request
+   * @param match the match of its request
    */
-  add(call: PrefixMatch<Turn>, completion: CompletionMessage, turn: Turn): IndexTurn<Turn> {
-    const { parent, sharedMessages, order, conversation } = call
+  add(match: PrefixMatch<Turn>, completion: CompletionMessage, turn: Turn): IndexTurn<Turn> {
+    const { parent, sharedMessages, order, conversation } = match
     let request = parent?.completion ?? this.#getRoot(conversation.toolsKey)
     // Start at the parent: the messages before it are echoes of sampled ones, which are already in the tree.
     const isShared = ({ depth }: Message) => depth <= sharedMessages

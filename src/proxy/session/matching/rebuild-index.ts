@@ -37,8 +37,8 @@ export async function rebuildIndex<Recorded extends PrefixIndexFields, Turn>(
     const parentId = getRecordedParent(record)
     const parent = typeof parentId === 'string' ? known.get(parentId) : undefined
     const isParentRecorded = parentId === null || parent !== undefined
-    const call = isParentRecorded ? index.createMatch(parent, conversation) : index.match(conversation)
-    known.set(record.turnId, index.add(call, toSampledMessage(record), turn))
+    const match = isParentRecorded ? index.createMatch(parent, conversation) : index.match(conversation)
+    known.set(record.turnId, index.add(match, toSampledMessage(record), turn))
   }
   return index
 }

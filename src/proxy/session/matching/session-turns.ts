@@ -43,12 +43,12 @@ export class SessionTurns {
   }
 
   add(
-    call: PrefixMatch<SessionTurn>,
+    match: PrefixMatch<SessionTurn>,
     completion: CompletionMessage,
     turn: Omit<SessionTurn, 'completionMessage'>,
   ): void {
     const known = { ...turn, ...toMessageField(completion) }
-    this.#index.add(call, completion, known)
+    this.#index.add(match, completion, known)
     this.#bytes += getByteSize(known)
   }
 }

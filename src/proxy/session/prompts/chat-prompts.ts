@@ -37,8 +37,8 @@ import { restoreSampled } from './restore-sampled.ts'
 type ChatPromptReason = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
 
 /**
- * Prompts of chat mode: forwards messages and compares the prompt ids that the engine reports with those of earlier
- * turns.
+ * The implementation of {@link Prompts} for chat mode. It forwards messages, and compares the prompt ids that the
+ * engine reports with those of earlier turns.
  */
 export class ChatPrompts implements Prompts {
   readonly #countTokens: TokenCounter

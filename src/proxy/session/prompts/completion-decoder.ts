@@ -138,8 +138,8 @@ interface CompletionDecoderParts {
 }
 
 /**
- * Converts an engine's tokens into output for the agent. Each token is forwarded when it arrives, together with the
- * text that it completed, which may be empty while a character, a stop string or markup is incomplete.
+ * A converter of an engine's tokens into output for the agent. Each token is forwarded when it arrives, together with
+ * the text that it completed, which may be empty while a character, a stop string or markup is incomplete.
  */
 export class CompletionDecoder {
   readonly #parts: CompletionDecoderParts
@@ -281,7 +281,9 @@ function isNotEmpty(parsed: OutputDelta): boolean {
 /** The length of text in which the opening marker of reasoning is searched: it is only recognized at the beginning. */
 const HEAD_CHARS = 1_024
 
-/** Counts the reasoning tokens of a completion without the markers, as `count_reasoning_tokens` of vLLM does. */
+/**
+ * A counter of a completion's reasoning tokens, without the markers, as `count_reasoning_tokens` of vLLM counts them.
+ */
 class ReasoningCounter {
   /** The marker that opens the reasoning; null: the prompt ends with it. */
   readonly #openedBy: string | null

@@ -18,7 +18,7 @@ export type ResponseRemainder =
   | { readonly request: GenerationRequest; readonly stops: SplitStopFinder }
   | { readonly finish: ResponseEnd }
 
-/** Plans the rest of a response that was cut. */
+/** The interface that plans the rest of a response after a cut. */
 export interface ContinuationPlanner {
   /** The reason why the response cannot be continued; undefined: it can. */
   readonly obstacle: string | undefined
@@ -75,7 +75,8 @@ export class TokenContinuationPlanner implements ContinuationPlanner {
 }
 
 /**
- * Finds stop strings that begin before a cut and end after it. The engine finds those that are completely in its part.
+ * A search for stop strings that begin before a cut and end after it. The engine finds those that are completely in its
+ * part.
  */
 export class SplitStopFinder {
   readonly #decoder: StreamingDecoder

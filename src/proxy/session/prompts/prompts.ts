@@ -12,7 +12,7 @@ import type { RequestBudget } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import type { ContinuationPlanner } from './continuation.ts'
 
-/** Builds or forwards the prompts of requests, in one of the two modes. */
+/** The source of prompts in one of the two modes. */
 export interface Prompts {
   /**
    * Creates the prompt of a request.

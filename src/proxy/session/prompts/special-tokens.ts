@@ -29,7 +29,7 @@ const MAX_LISTED = 32
 const countsByMessage = new SideTable<Message, ReadonlyMap<string, number>>()
 const NONE: ReadonlyMap<string, number> = new Map()
 
-/** Finds special tokens in the messages of requests. */
+/** A search for special tokens in the messages of requests. */
 export class SpecialTokenFinder {
   readonly #finder: AddedTokenFinder
 

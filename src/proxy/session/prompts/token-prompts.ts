@@ -62,7 +62,7 @@ export interface TokenPromptsOptions {
   specialTokensInText?: 'allow' | 'reject'
 }
 
-/** Builds the prompts of token mode with a model's template and tokenizer. */
+/** The implementation of {@link Prompts} for token mode, with the template and the tokenizer of a model. */
 export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
   readonly #store: Pick<TurnStore, 'readSteps'>

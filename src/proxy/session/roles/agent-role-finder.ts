@@ -20,8 +20,8 @@ export interface AgentRoleMatch {
 }
 
 /**
- * Determines the agent roles of a session's turns. All turns must be added in index order, whatever their outcome. The
- * role of a turn depends only on earlier turns, so that it does not change as the session continues.
+ * The agent roles of a session's turns. All turns must be added in index order, whatever their outcome. The role of a
+ * turn depends only on earlier turns, so that it does not change as the session continues.
  */
 export class AgentRoleFinder {
   readonly #reader = new RoleRequestReader()
@@ -36,28 +36,31 @@ export class AgentRoleFinder {
 
   /** Adds a turn. @returns its agent role */
   add(turn: RoleInput): AgentRoleMatch {
-    const call = this.#reader.read(turn)
+    const request = this.#reader.read(turn)
     const stated = getDeclaredRole(turn)
     const found =
-      stated === undefined ? this.#infer(call) : { line: this.#resolve(stated.told, call), rule: stated.rule }
-    this.#remember(turn, call, found)
+      stated === undefined
+        ? this.#infer(request)
+        : { line: this.#resolve(stated.told, request), rule: stated.rule }
+    this.#remember(turn, request, found)
     return found
   }
 
-  #infer(call: RoleRequest): AgentRoleMatch & { rule: (typeof INFERENCES)[number] } {
-    const continued = this.#continued(call)
+  #infer(request: RoleRequest): AgentRoleMatch & { rule: (typeof INFERENCES)[number] } {
+    const continued = this.#continued(request)
     if (continued !== undefined) return { line: continued, rule: 'continues' }
-    const known = this.#findByOpening(call.opening)
+    const known = this.#findByOpening(request.opening)
     if (known !== undefined) return { line: known, rule: 'opens_alike' }
     if (!this.#hasMain) return { line: 'main', rule: 'first' }
-    if (!this.#mainIsSure && call.opening.toolsKey !== '') return { line: 'main', rule: 'first_with_tools' }
+    if (!this.#mainIsSure && request.opening.toolsKey !== '')
+      return { line: 'main', rule: 'first_with_tools' }
     return { line: this.#newSubagent(), rule: 'new_opening' }
   }
 
   /** Resolves a declared role: if the request declares only `subagent`, determines which one it is. */
-  #resolve(stated: DeclaredAgentRole, call: RoleRequest): AgentRole {
+  #resolve(stated: DeclaredAgentRole, request: RoleRequest): AgentRole {
     if (stated !== 'subagent') return stated
-    const known = this.#continued(call) ?? this.#findByOpening(call.opening)
+    const known = this.#continued(request) ?? this.#findByOpening(request.opening)
     return known?.startsWith('subagent:') ? known : this.#newSubagent()
   }
 

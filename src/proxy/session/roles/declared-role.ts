@@ -10,9 +10,9 @@ export type { RequestHeaders as Headers } from './rules/rule.ts'
 
 const explicit: AgentRoleRule = {
   name: 'header',
-  find(call) {
+  find(evidence) {
     for (const name of AGENT_ROLE_HEADERS) {
-      const role = findHeader(call, name)
+      const role = findHeader(evidence, name)
       if (role !== undefined) return parseAgentRole(role, name)
     }
     return undefined
@@ -39,9 +39,9 @@ export interface AgentRoleAnnotation {
  * @returns undefined if no rule applies: the role is then inferred from earlier turns
  * @throws ProxyError `invalid_request` for an unknown role in the proxy's header
  */
-export function findDeclaredRole(call: RequestEvidence): AgentRoleAnnotation | undefined {
+export function findDeclaredRole(evidence: RequestEvidence): AgentRoleAnnotation | undefined {
   for (const { name, find } of AGENT_ROLE_RULES) {
-    const stated = find(call)
+    const stated = find(evidence)
     if (stated !== undefined) return { told: stated, rule: name }
   }
   return undefined

@@ -38,10 +38,10 @@ export interface SweeperHooks {
 type SweeperOptions = Pick<Required<SessionsOptions>, 'clock' | 'steadyClock' | 'sweepIntervalMs'>
 
 /**
- * Removes expired sessions, but protects them from a wrong clock. While a proxy runs, its monotonic clock measures time
- * regardless of the wall clock, but it cannot determine whether the wall clock was right at the start. If the clock was
- * weeks ahead then, most sessions seem to have expired. Their removal is deferred for an hour, so that an operator can
- * notice.
+ * A periodic task that removes expired sessions, but protects them from a wrong clock. While a proxy runs, its
+ * monotonic clock measures time regardless of the wall clock, but it cannot determine whether the wall clock was right
+ * at the start. If the clock was weeks ahead then, most sessions seem to have expired. Their removal is deferred for an
+ * hour, so that an operator can notice.
  */
 export class Sweeper {
   readonly #store: Pick<TurnStore, 'countSessions' | 'sweep'>

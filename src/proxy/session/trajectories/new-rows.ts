@@ -80,7 +80,7 @@ interface PriorTurn
  */
 type NextTurns = Map<Message | undefined, { message: Message; turn: PriorTurn }>
 
-/** Explains the new rows of one session. */
+/** The source of explanations for the new rows of one session. */
 export class NewRowExplainer {
   readonly #turns = new Map<string, PriorTurn>()
   /** The latest turn by the last message of its request. */

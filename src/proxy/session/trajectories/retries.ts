@@ -194,7 +194,7 @@ function readNodeAnnotations({ annotations }: AttemptTurn): Annotations & { resu
 
 const NODE_ANNOTATION = /"(?:resumed_at|node_message|lost_message)"/
 
-/** Assigns equal keys to equal requests of one session. */
+/** The keys of one session's requests, which are equal for equal requests. */
 class RequestKeys {
   readonly #ids = new Map<Message, number>()
   readonly #prompts = new MessageTree()

@@ -95,23 +95,23 @@ interface LineageEntry extends Lineage {
  */
 class Lineages {
   readonly #rows = new TrajectoryBuilder({ sideCalls: true })
-  readonly #calls = new Map<string, LineageEntry>()
+  readonly #entries = new Map<string, LineageEntry>()
 
   /** Adds a turn. All turns of a session must be added in index order. */
   add(turn: TurnStep): void {
     const { turnId, lastMessage } = turn
     this.#rows.add(turn)
     const before = this.#rows.getParent(turnId)
-    const call = before && this.#calls.get(before.turnId)
+    const entry = before && this.#entries.get(before.turnId)
     // Readers append the new part of a prompt to all tokens of the parent, so none of them may have been replaced.
-    const isContinuation = before?.isWhole === true && call !== undefined && isAnsweredIn(lastMessage, call)
-    const parent = isContinuation ? { ...before!, messageCount: call.lastMessage!.depth } : null
-    this.#calls.set(turnId, { lastMessage, parent, root: isContinuation ? call.root : turnId })
+    const isContinuation = before?.isWhole === true && entry !== undefined && isAnsweredIn(lastMessage, entry)
+    const parent = isContinuation ? { ...before!, messageCount: entry.lastMessage!.depth } : null
+    this.#entries.set(turnId, { lastMessage, parent, root: isContinuation ? entry.root : turnId })
   }
 
   /** Returns the lineage of a turn, which must have been added. */
   getLineage(turnId: string): Lineage {
-    return this.#calls.get(turnId) ?? { parent: null, root: turnId }
+    return this.#entries.get(turnId) ?? { parent: null, root: turnId }
   }
 
   /** Returns the result of {@link TrajectoryBuilder.findSuperseded} for the turns so far. */

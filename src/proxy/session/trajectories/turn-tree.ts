@@ -110,18 +110,18 @@ export class TurnTree {
   }
 
   /** Returns the turn with whose tokens the prompt begins, the one with the most shared tokens. */
-  #findParent(prompt: TokenNode, call: TrainableTurn): ParentLink {
-    const parent = this.#findDeepest(prompt, call)
+  #findParent(prompt: TokenNode, turn: TrainableTurn): ParentLink {
+    const parent = this.#findDeepest(prompt, turn)
     const full = parent === undefined ? NO_PARENT : { parent, sharedLength: getLength(parent) }
-    const cut = this.#withReplacedEnd(prompt, call)
+    const cut = this.#withReplacedEnd(prompt, turn)
     return cut !== undefined && cut.sharedLength > full.sharedLength ? cut : full
   }
 
   /** Returns the turn whose end the prompt replaces, provided that the prompt has all its other tokens. */
-  #withReplacedEnd(prompt: TokenNode, call: TrainableTurn): ParentLink | undefined {
-    const { turnId, tokens } = call.replacedEnd ?? {}
+  #withReplacedEnd(prompt: TokenNode, turn: TrainableTurn): ParentLink | undefined {
+    const { turnId, tokens } = turn.replacedEnd ?? {}
     const parent = turnId === undefined ? undefined : this.#byId.get(turnId)
-    if (parent === undefined || !parent.exact || !mayContinue(parent.chosenModel, call.chosenModel))
+    if (parent === undefined || !parent.exact || !mayContinue(parent.chosenModel, turn.chosenModel))
       return undefined
     const sharedLength = getLength(parent) - tokens!
     const shared = parent.tokens.getPrefix(getLength(parent), sharedLength)
@@ -131,10 +131,12 @@ export class TurnTree {
   }
 
   /** Returns the deepest turn that is a complete prefix of the prompt. */
-  #findDeepest(prompt: TokenNode, call: TrainableTurn): TurnNode | undefined {
+  #findDeepest(prompt: TokenNode, turn: TrainableTurn): TurnNode | undefined {
     for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent) {
-      const turns = this.#byTokens.get(at)?.filter((turn) => mayContinue(turn.chosenModel, call.chosenModel))
-      if (turns?.length) return turns.findLast((turn) => !turn.hasChildren) ?? turns.at(-1)
+      const turns = this.#byTokens
+        .get(at)
+        ?.filter((before) => mayContinue(before.chosenModel, turn.chosenModel))
+      if (turns?.length) return turns.findLast(({ hasChildren }) => !hasChildren) ?? turns.at(-1)
     }
     return undefined
   }

@@ -28,7 +28,7 @@ export interface AgentRequest {
   span?: RequestSpan | undefined
 }
 
-/** What the client declares about a request. */
+/** The declarations of a client about its request. */
 export interface RequestMetadata extends RetryInfo {
   /** The agent role that a header or the convention of a known agent declares. */
   agentRole?: AgentRoleAnnotation | undefined

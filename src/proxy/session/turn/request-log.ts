@@ -29,7 +29,7 @@ interface LogTarget {
   readonly level: 'debug' | 'info'
 }
 
-/** Logs that a request was accepted. @returns the log of the request */
+/** A function that logs that a request was accepted. @returns the log of the request */
 export type RequestLogger = (ids: RequestIds, dialect: string) => RequestLog
 
 /**

@@ -84,7 +84,7 @@ interface TurnRunnerOptions {
  */
 const MAX_DISCONNECTED = 8
 
-/** Runs the turns of all sessions. */
+/** The runner of the turns of all sessions. */
 export class TurnRunner {
   readonly #options: TurnRunnerOptions
   readonly #clock: () => number

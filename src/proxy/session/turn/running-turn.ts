@@ -241,7 +241,7 @@ class Subscribers {
   }
 }
 
-/** Replaces the tool-call ids of one completion with proxy-generated ones. */
+/** The replacement of one completion's tool-call ids by proxy-generated ones. */
 class ToolCallIdReplacer {
   readonly #ids: ToolCallIds
   readonly #byIndex = new Map<number, string>()

@@ -27,13 +27,13 @@ const ROLE_BY_CLASS: ReadonlyMap<string | undefined, DeclaredAgentRole> = new Ma
   ['side_reply', 'side'],
 ])
 
-const isClaudeCode = (call: RequestEvidence) => isAgent(call, /^claude-cli\//)
+const isClaudeCode = (evidence: RequestEvidence) => isAgent(evidence, /^claude-cli\//)
 
 const requestClass: AgentRoleRule = {
   name: 'claude_code_request_class',
-  find(call) {
-    const line = ROLE_BY_CLASS.get(findHeader(call, 'x-claude-code-request-class'))
-    const agentId = findHeader(call, AGENT_ID)
+  find(evidence) {
+    const line = ROLE_BY_CLASS.get(findHeader(evidence, 'x-claude-code-request-class'))
+    const agentId = findHeader(evidence, AGENT_ID)
     // The compaction of a sub-agent belongs to the sub-agent's role.
     return agentId !== undefined && line !== undefined && line !== 'side' ? getSubagentRole(agentId) : line
   },
@@ -41,38 +41,38 @@ const requestClass: AgentRoleRule = {
 
 const agentId: AgentRoleRule = {
   name: 'claude_code_agent_id',
-  find(call) {
-    const id = findHeader(call, AGENT_ID)
+  find(evidence) {
+    const id = findHeader(evidence, AGENT_ID)
     return id === undefined ? undefined : getSubagentRole(id)
   },
 }
 
 const compactionPrompt: AgentRoleRule = {
   name: 'claude_code_compaction_prompt',
-  find: (call) =>
-    isClaudeCode(call) &&
-    /^CRITICAL: Respond with TEXT ONLY\. Do NOT call any tools\./m.test(getLastUserText(call))
+  find: (evidence) =>
+    isClaudeCode(evidence) &&
+    /^CRITICAL: Respond with TEXT ONLY\. Do NOT call any tools\./m.test(getLastUserText(evidence))
       ? 'compaction'
       : undefined,
 }
 
 const quotaProbe: AgentRoleRule = {
   name: 'claude_code_quota_probe',
-  find(call) {
-    const [only, ...others] = getMessages(call)
-    const isProbe = others.length === 0 && getText(only) === 'quota' && call.request.body.max_tokens === 1
-    return isProbe && isClaudeCode(call) ? 'side' : undefined
+  find(evidence) {
+    const [only, ...others] = getMessages(evidence)
+    const isProbe = others.length === 0 && getText(only) === 'quota' && evidence.request.body.max_tokens === 1
+    return isProbe && isClaudeCode(evidence) ? 'side' : undefined
   },
 }
 
 /** Title requests set a JSON response format and contain the session's text in `<session>` tags. */
 const sessionTitle: AgentRoleRule = {
   name: 'claude_code_session_title',
-  find: (call) =>
-    isClaudeCode(call) &&
-    !hasTools(call) &&
-    call.request.body.response_format !== undefined &&
-    getLastUserText(call).startsWith('<session>\n')
+  find: (evidence) =>
+    isClaudeCode(evidence) &&
+    !hasTools(evidence) &&
+    evidence.request.body.response_format !== undefined &&
+    getLastUserText(evidence).startsWith('<session>\n')
       ? 'side'
       : undefined,
 }
@@ -80,8 +80,10 @@ const sessionTitle: AgentRoleRule = {
 /** The web page tool sends the content of a page to a small model. */
 const webPage: AgentRoleRule = {
   name: 'claude_code_web_page',
-  find: (call) =>
-    isClaudeCode(call) && !hasTools(call) && /^\s*Web page content:\n---\n/.test(getLastUserText(call))
+  find: (evidence) =>
+    isClaudeCode(evidence) &&
+    !hasTools(evidence) &&
+    /^\s*Web page content:\n---\n/.test(getLastUserText(evidence))
       ? 'side'
       : undefined,
 }

@@ -15,34 +15,34 @@ const AUXILIARY = new Set(['memory_consolidation', 'guardian', 'guardian_review'
 
 const memory: AgentRoleRule = {
   name: 'codex_memory',
-  find: (call) =>
-    findHeader(call, 'x-openai-memgen-request') === 'true' || readRequestKind(call) === 'memory'
+  find: (evidence) =>
+    findHeader(evidence, 'x-openai-memgen-request') === 'true' || readRequestKind(evidence) === 'memory'
       ? 'side'
       : undefined,
 }
 
 const subagent: AgentRoleRule = {
   name: 'codex_subagent',
-  find(call) {
-    const kind = findHeader(call, SUBAGENT)
+  find(evidence) {
+    const kind = findHeader(evidence, SUBAGENT)
     if (kind === undefined) return undefined
     if (AUXILIARY.has(kind)) return 'side'
-    return kind === 'compact' ? 'compaction' : getSubagentRole(findHeader(call, 'thread-id'))
+    return kind === 'compact' ? 'compaction' : getSubagentRole(findHeader(evidence, 'thread-id'))
   },
 }
 
 const kindOfRequest: AgentRoleRule = {
   name: 'codex_request_kind',
-  find(call) {
-    const kind = readRequestKind(call)
+  find(evidence) {
+    const kind = readRequestKind(evidence)
     if (kind === 'compaction') return 'compaction'
     if (kind === 'prewarm') return 'side'
     return kind === 'turn' ? 'main' : undefined
   },
 }
 
-function readRequestKind(call: RequestEvidence): unknown {
-  const text = findHeader(call, 'x-codex-turn-metadata')
+function readRequestKind(evidence: RequestEvidence): unknown {
+  const text = findHeader(evidence, 'x-codex-turn-metadata')
   if (text === undefined) return undefined
   try {
     return (JSON.parse(text) as { request_kind?: unknown } | null)?.request_kind

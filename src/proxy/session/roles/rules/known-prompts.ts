@@ -100,12 +100,12 @@ const KNOWN_PROMPTS: readonly PromptPattern[] = [
   },
 ]
 
-function matches(call: RequestEvidence, { agent, system, lastUser }: PromptPattern): boolean {
-  if (agent !== undefined && !isAgent(call, agent)) return false
-  return system?.test(getSystemText(call)) ?? lastUser!.test(getLastUserText(call))
+function matches(evidence: RequestEvidence, { agent, system, lastUser }: PromptPattern): boolean {
+  if (agent !== undefined && !isAgent(evidence, agent)) return false
+  return system?.test(getSystemText(evidence)) ?? lastUser!.test(getLastUserText(evidence))
 }
 
 export const KNOWN_PROMPT_RULES: readonly AgentRoleRule[] = KNOWN_PROMPTS.map((prompt) => ({
   name: prompt.name,
-  find: (call) => (matches(call, prompt) ? prompt.line : undefined),
+  find: (evidence) => (matches(evidence, prompt) ? prompt.line : undefined),
 }))

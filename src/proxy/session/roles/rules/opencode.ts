@@ -7,33 +7,37 @@ import { type AgentRoleRule, findHeader, getSystemText, isAgent, type RequestEvi
 
 const SESSION_IDS = ['x-session-id', 'x-session-affinity', 'x-opencode-session']
 
-const startsWith = (call: RequestEvidence, ...beginnings: string[]) =>
-  isAgent(call, /^opencode\//) && beginnings.some((beginning) => getSystemText(call).startsWith(beginning))
+const startsWith = (evidence: RequestEvidence, ...beginnings: string[]) =>
+  isAgent(evidence, /^opencode\//) &&
+  beginnings.some((beginning) => getSystemText(evidence).startsWith(beginning))
 
 const parentSession: AgentRoleRule = {
   name: 'opencode_parent_session',
-  find(call) {
-    if (findHeader(call, 'x-parent-session-id') === undefined) return undefined
-    return getSubagentRole(SESSION_IDS.map((name) => findHeader(call, name)).find((id) => id !== undefined))
+  find(evidence) {
+    if (findHeader(evidence, 'x-parent-session-id') === undefined) return undefined
+    return getSubagentRole(
+      SESSION_IDS.map((name) => findHeader(evidence, name)).find((id) => id !== undefined),
+    )
   },
 }
 
 const title: AgentRoleRule = {
   name: 'opencode_title',
-  find: (call) =>
-    startsWith(call, 'You are a title generator. You output ONLY a thread title.') ? 'side' : undefined,
+  find: (evidence) =>
+    startsWith(evidence, 'You are a title generator. You output ONLY a thread title.') ? 'side' : undefined,
 }
 
 const summary: AgentRoleRule = {
   name: 'opencode_summary',
-  find: (call) => (startsWith(call, 'Summarize what was done in this conversation.') ? 'side' : undefined),
+  find: (evidence) =>
+    startsWith(evidence, 'Summarize what was done in this conversation.') ? 'side' : undefined,
 }
 
 const compaction: AgentRoleRule = {
   name: 'opencode_compaction',
-  find: (call) =>
+  find: (evidence) =>
     startsWith(
-      call,
+      evidence,
       'You are an anchored context summarization assistant for coding sessions.',
       'You are a helpful AI assistant tasked with summarizing conversations.',
     )

@@ -20,7 +20,7 @@ export interface AgentRoleRule {
   /** The recorded name, `rule` in {@link AgentRoleMatch}. */
   readonly name: string
   /** Returns the role of a request; undefined: the rule does not apply to it. */
-  find(call: RequestEvidence): DeclaredAgentRole | undefined
+  find(evidence: RequestEvidence): DeclaredAgentRole | undefined
 }
 
 /** Returns the value of a header that occurs exactly once and is not empty. */
@@ -30,8 +30,8 @@ export function findHeader({ headers }: RequestEvidence, name: string): string |
 }
 
 /** Returns whether the `user-agent` header matches. */
-export function isAgent(call: RequestEvidence, userAgent: RegExp): boolean {
-  return userAgent.test(findHeader(call, 'user-agent') ?? '')
+export function isAgent(evidence: RequestEvidence, userAgent: RegExp): boolean {
+  return userAgent.test(findHeader(evidence, 'user-agent') ?? '')
 }
 
 export function getMessages({ request }: RequestEvidence): readonly ChatMessage[] {
@@ -53,12 +53,12 @@ export function getText(message: ChatMessage | undefined): string {
 }
 
 /** Returns the text of the first message if it is a system or developer message. */
-export function getSystemText(call: RequestEvidence): string {
-  const [first] = getMessages(call)
+export function getSystemText(evidence: RequestEvidence): string {
+  const [first] = getMessages(evidence)
   return first?.role === 'system' || first?.role === 'developer' ? getText(first) : ''
 }
 
 /** Returns the text of the last message with role `user`. */
-export function getLastUserText(call: RequestEvidence): string {
-  return getText(getMessages(call).findLast(({ role }) => role === 'user'))
+export function getLastUserText(evidence: RequestEvidence): string {
+  return getText(getMessages(evidence).findLast(({ role }) => role === 'user'))
 }
