@@ -1,7 +1,7 @@
 /** Opens the backend: engines in local mode, connected workers in relay mode. */
 import type { Logger } from './base/logger.ts'
 import { openEngines } from './open-engines.ts'
-import { fallsBack, isOpenDoor } from './proxy/config/notes.ts'
+import { isOpenDoor, usesFallbackEngine } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import { checkEngines, openServer } from './proxy/engines/clients/open-servers.ts'
 import type { SocketConnector } from './proxy/engines/clients/wire/connection.ts'
@@ -57,7 +57,7 @@ async function openLocal(
     clients,
     known: await checkEngines(clients, tokenizer && createTokenizerQuery(tokenizer)),
     tokenizer,
-    areFallbacks: fallsBack(config),
+    areFallbacks: usesFallbackEngine(config),
     measuresLogprobs: true,
     adaptsEfforts: true,
     maxConcurrencyPerEngine: config.maxConcurrency,

@@ -51,7 +51,7 @@ import type { ThreadSpawner } from './proxy/store/common/store-thread.ts'
 import { isPostgresUrl, toDatabaseName } from './proxy/store/port/database-name.ts'
 import type { TurnRecord, TurnStore } from './proxy/store/port/turn-store.ts'
 import { openSqliteStore } from './proxy/store/sqlite/open.ts'
-import { openPassingStore } from './proxy/store/sqlite/passing.ts'
+import { openTemporaryStore } from './proxy/store/sqlite/temporary-store.ts'
 import type { openTokenModel } from './proxy/tokens/model/token-model.ts'
 import { openTracing } from './proxy/tracing/open.ts'
 import { type DriftEngine, DriftMeter } from './proxy/verify/drift-meter.ts'
@@ -290,7 +290,7 @@ async function openStore(
 ): Promise<TurnStore> {
   const onCommit = (operations: number, tookMs: number) => metrics.countCommit(operations, tookMs)
   const options = { onCommit, searchIndex, logger, spawn }
-  if (db === 'memory') return openPassingStore(options)
+  if (db === 'memory') return openTemporaryStore(options)
   if (isPostgresUrl(db))
     return requireProduct('postgres').openPostgresStore({ url: db, durability, ...options })
   return openSqliteStore({ path: db, durability, ...options })

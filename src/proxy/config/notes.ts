@@ -13,7 +13,7 @@ export const NO_ENGINE_NOTE =
   'POST /admin/workers. The embedded engine serves no requests after another engine was registered.'
 
 /** Returns whether the embedded engine serves because no engine was configured. */
-export function fallsBack(config: ServeConfig): boolean {
+export function usesFallbackEngine(config: ServeConfig): boolean {
   return config.mode === 'local' && namesNoEngine(config) && !config.awaitEngines
 }
 
@@ -38,7 +38,7 @@ export function listNotes(config: ServeConfig): string[] {
       'Keys and prompts cross the network in plain HTTP: give --tls-cert and --tls-key, or name the ingress that has TLS with ' +
         '--trusted-proxy.',
     ],
-    [fallsBack(config), getFallbackNote(config)],
+    [usesFallbackEngine(config), getFallbackNote(config)],
     [db === 'memory', 'Sessions end with this process: their database is removed with it.'],
   ]
   return notes.filter(([holds]) => holds).map(([, note]) => note)

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { isMoved } from '../../store/port/node-coordination.ts'
+import { isSessionMovedError } from '../../store/port/node-coordination.ts'
 import { buildErrorHeaders, logFailure, toRequestError } from '../transport/errors.ts'
 
 /** The format of the errors of a dialect. */
@@ -24,7 +24,7 @@ export function createErrorHandler(
   return async (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
     const error = toRequestError(thrown)
     const isTurn = reply.hasHeader(idHeader)
-    if (isMoved(error) && !isTurn && (await request.otherOwner?.forward(reply))) return reply
+    if (isSessionMovedError(error) && !isTurn && (await request.otherOwner?.forward(reply))) return reply
     logFailure(logger, request, error)
     // If the request has become a turn, the header contains the turn's id.
     const requestId = String(reply.getHeader(idHeader) ?? request.id)

@@ -9,7 +9,11 @@
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MarksChange } from '../../store/port/marks.ts'
-import { createSessionMovedError, isMoved, type NodeStatus } from '../../store/port/node-coordination.ts'
+import {
+  createSessionMovedError,
+  isSessionMovedError,
+  type NodeStatus,
+} from '../../store/port/node-coordination.ts'
 import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
 import { readUsage } from './limits.ts'
@@ -129,7 +133,7 @@ export class Sessions {
       })
       return true
     } catch (error) {
-      if (isMoved(error)) return false
+      if (isSessionMovedError(error)) return false
       throw error
     }
   }
@@ -371,7 +375,7 @@ export class Sessions {
         try {
           return await write(live, live.epoch)
         } catch (error) {
-          if (!isMoved(error)) throw error
+          if (!isSessionMovedError(error)) throw error
         }
       }
       return write(live, (await shared?.claim(sessionId, true))?.epoch)

@@ -3,7 +3,7 @@
  * flight until the process restarts: its session would never be removed, and readers would wait for its end.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
-import { isMoved } from '../../store/port/node-coordination.ts'
+import { isSessionMovedError } from '../../store/port/node-coordination.ts'
 import type { TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 
 /** The time between two attempts. */
@@ -53,7 +53,7 @@ export class CloseRetries {
       this.#outcomes.delete(getOutcome)
     } catch (error) {
       // The failure was reported when the turn was added. If another node owns the session, it has closed the turn.
-      if (isMoved(error)) this.#outcomes.delete(getOutcome)
+      if (isSessionMovedError(error)) this.#outcomes.delete(getOutcome)
     }
   }
 }

@@ -9,7 +9,7 @@ import type { EventSink, GenerationEvent } from '../../../protocol/canonical/eve
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
-import { isMoved } from '../../store/port/node-coordination.ts'
+import { isSessionMovedError } from '../../store/port/node-coordination.ts'
 import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 import type { ContinuationPlanner } from '../prompts/continuation.ts'
 import {
@@ -422,7 +422,7 @@ export class TurnRunner {
     const closed = this.#options.store.closeTurn(outcome)
     // Both writes must have succeeded: closing a turn whose opening failed finds no row, and records nothing.
     await Promise.all([turn.opened, closed]).catch((error: unknown) => {
-      if (isMoved(error)) void this.#options.sessions.handleOwnershipLoss(turn.open.sessionId)
+      if (isSessionMovedError(error)) void this.#options.sessions.handleOwnershipLoss(turn.open.sessionId)
       throw error
     })
     turn.endedAtMs = endedAtMs
@@ -441,7 +441,7 @@ export class TurnRunner {
     } catch (error) {
       const { sessionId, turnId } = turn.open
       // The new owner node of the session has closed the turn.
-      if (isMoved(error)) return
+      if (isSessionMovedError(error)) return
       logEvent(this.#options.logger, 'turn_not_recorded', {
         session_id: sessionId,
         turn_id: turnId,

@@ -9,7 +9,7 @@ const BASE64_HEAD = ';base64,'
 const MIN_BASE64_CHARS = 1024
 
 /** A text without its blobs. */
-interface CutText {
+interface TextWithBlobs {
   /** One more than there are blobs: each blob, in base64, is between two literals. */
   readonly literals: readonly string[]
   readonly blobs: readonly Buffer[]
@@ -20,7 +20,7 @@ interface CutText {
  * @param text JSON, in which a URL ends with a quotation mark
  * @returns undefined for a text without blobs
  */
-export function cutBlobs(text: string): CutText | undefined {
+export function extractBlobs(text: string): TextWithBlobs | undefined {
   const literals: string[] = []
   const blobs: Buffer[] = []
   let done = 0
@@ -39,8 +39,8 @@ export function cutBlobs(text: string): CutText | undefined {
   return blobs.length === 0 ? undefined : { literals: [...literals, text.slice(done)], blobs }
 }
 
-/** Returns the text that {@link cutBlobs} split. */
-export function joinBlobs({ literals, blobs }: CutText): string {
+/** Returns the text that {@link extractBlobs} split. */
+export function insertBlobs({ literals, blobs }: TextWithBlobs): string {
   return literals.map((literal, index) => literal + (blobs[index]?.toString('base64') ?? '')).join('')
 }
 

@@ -88,7 +88,7 @@ const MIN_MOVED_BYTES = 4 * 1024
 /**
  * Returns the buffers to transfer to another thread rather than copy: those that a view covers completely, each once.
  */
-export function listWholeBuffers(arrays: ArrayBufferView[]): Transferable[] {
+export function listTransferableBuffers(arrays: ArrayBufferView[]): Transferable[] {
   const full = arrays.filter(
     ({ byteLength, buffer }) => byteLength >= MIN_MOVED_BYTES && byteLength === buffer.byteLength,
   )

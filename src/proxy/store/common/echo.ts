@@ -3,7 +3,7 @@
  * completion and the names of the completion's parts, so that no completion is stored twice. Expansion restores the
  * echo byte for byte, with any order of keys and any other fields.
  */
-export interface CompletionFieldNames {
+export interface CompletionParts {
   completionText: string | null
   reasoning: string | null
   /** A JSON array, or null. */
@@ -20,7 +20,7 @@ const MIN_SAVED_CHARS = 64
  * Returns the template of `message`: literals at even indices, names of the completion's parts at odd ones; undefined
  * if it repeats too little of this completion.
  */
-export function createEchoTemplate(message: string, completion: CompletionFieldNames): string | undefined {
+export function createEchoTemplate(message: string, completion: CompletionParts): string | undefined {
   let chunks = [message]
   for (const [name, part] of toParts(completion)) {
     if (part.length >= MIN_PART_CHARS) chunks = spliceFirst(chunks, name, part)
@@ -34,7 +34,7 @@ export function createEchoTemplate(message: string, completion: CompletionFieldN
  * Restores an echo.
  * @throws Error if the template names a part that the completion lacks: the database is damaged
  */
-export function expandEcho(template: string, completion: CompletionFieldNames): string {
+export function expandEcho(template: string, completion: CompletionParts): string {
   const parts = new Map(toParts(completion))
   const chunks = JSON.parse(template) as string[]
   const expanded = chunks.map((chunk, index) => (index % 2 === 0 ? chunk : parts.get(chunk)))
@@ -57,7 +57,7 @@ function spliceFirst(chunks: string[], name: string, part: string): string[] {
  * Returns the parts as they are in a message's JSON text, largest first, so that a complete value is found before its
  * parts.
  */
-function toParts({ completionText, reasoning, toolCalls }: CompletionFieldNames): [string, string][] {
+function toParts({ completionText, reasoning, toolCalls }: CompletionParts): [string, string][] {
   const parts: [string, string][] = []
   if (completionText !== null) {
     parts.push(['content', JSON.stringify(completionText)])

@@ -5,7 +5,7 @@
 import type { Transferable } from 'node:worker_threads'
 import {
   invoke,
-  listWholeBuffers,
+  listTransferableBuffers,
   type MaybeAsyncMethods,
   type ThreadCommand,
   type ThreadReply,
@@ -69,7 +69,7 @@ export class ReaderLoop {
 function listBuffers(call: ThreadCommand<ReaderMethods>, reply: ThreadReply): Transferable[] {
   if (call.method !== 'readPage' || 'error' in reply) return []
   const { turns } = reply.value as TurnPage
-  return listWholeBuffers(
+  return listTransferableBuffers(
     turns.flatMap((turn) => [turn.promptTokenIds, turn.completionTokenIds, turn.completionLogprobs]),
   )
 }

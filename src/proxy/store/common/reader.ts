@@ -14,7 +14,7 @@ import {
   type TurnRecord,
   type TurnStep,
 } from '../port/turn-store.ts'
-import { joinBlobs } from './blobs.ts'
+import { insertBlobs } from './blobs.ts'
 import type { ThreadMethods } from './calls.ts'
 import { checkSum, createDamagedError, DETAIL_SUMMED, NODE_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
@@ -130,11 +130,11 @@ export class Reader implements TurnPages {
   }
 
   /** Returns the progress of a reading; undefined if it has not begun. */
-  reading(reading: number): Readonly<ReadingProgress> | undefined {
+  getProgress(reading: number): Readonly<ReadingProgress> | undefined {
     return this.#readings.get(reading)
   }
 
-  remembersTokens(turn: number): boolean {
+  hasCachedTokens(turn: number): boolean {
     return this.#sequences.isCached(turn)
   }
 
@@ -143,7 +143,7 @@ export class Reader implements TurnPages {
    * ends it.
    */
   readPage(reading: number, sessionId: string): TurnPage {
-    return this.#pageOf(
+    return this.#readNextPage(
       reading,
       sessionId,
       (position) => this.#tables.listTurnsAfter(position),
@@ -152,7 +152,7 @@ export class Reader implements TurnPages {
   }
 
   readStepPage(reading: number, sessionId: string): TurnPage<TurnStep> {
-    return this.#pageOf(
+    return this.#readNextPage(
       reading,
       sessionId,
       (position) => this.#tables.listStepsAfter(position),
@@ -161,7 +161,7 @@ export class Reader implements TurnPages {
   }
 
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline> {
-    return this.#pageOf(
+    return this.#readNextPage(
       reading,
       sessionId,
       (position) => this.#tables.listStepsAfter(position),
@@ -212,7 +212,7 @@ export class Reader implements TurnPages {
     return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], ...progress }
   }
 
-  #pageOf<T extends TurnParts, Row extends TurnRow>(
+  #readNextPage<T extends TurnParts, Row extends TurnRow>(
     number: number,
     sessionId: string,
     rowsAfter: (position: ReadingPosition) => Iterable<Row>,
@@ -252,7 +252,7 @@ export class Reader implements TurnPages {
   /** Converts the columns that complete turns and outlines share. */
   #sharedPart(row: TurnRow, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): PageCommonPart {
     checkSum(row, TURN_SUMMED, { sum: row.turn_sum, what: `Turn ${row.turn_id}` })
-    const give = (text: number) => this.#giveText(text, reading, page)
+    const give = (text: number) => this.#addText(text, reading, page)
     const messages = this.#walkTo(row.node, reading.messages)
     const prompt = this.#walkTo(row.prompt_node, reading.prompt)
     messages.added.forEach(give)
@@ -311,7 +311,7 @@ export class Reader implements TurnPages {
     return { shared, added: runs.reverse().flat() }
   }
 
-  #giveText(id: number, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): void {
+  #addText(id: number, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): void {
     if (reading.textsGiven.has(id)) return
     reading.textsGiven.add(id)
     const row = this.#tables.getText(id)!
@@ -325,7 +325,7 @@ export class Reader implements TurnPages {
     if (echoOf !== null) return expandEcho(text, toCompletion(this.#tables.findCompletion(echoOf)!))
     if (blobs === null) return text
     const rows = unpackRowIds(blobs).map((blob) => this.#tables.findBlob(blob)!)
-    return joinBlobs({ literals: JSON.parse(text), blobs: rows })
+    return insertBlobs({ literals: JSON.parse(text), blobs: rows })
   }
 }
 

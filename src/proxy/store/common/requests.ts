@@ -6,7 +6,7 @@
  * as such a list too.
  */
 import { hash as digest } from 'node:crypto'
-import { cutBlobs } from './blobs.ts'
+import { extractBlobs } from './blobs.ts'
 import { computeSum, NODE_SUMMED } from './check-sums.ts'
 import { createEchoTemplate } from './echo.ts'
 import { packRowIds, packText } from './packing.ts'
@@ -53,7 +53,7 @@ export class RequestWriter {
   }
 
   /** Stores a batch of a list whose end is stored later. */
-  putStretch(tree: number, list: ListName, texts: TextListMessage): TextListNode {
+  putTextBatch(tree: number, list: ListName, texts: TextListMessage): TextListNode {
     return list === 'messages' ? this.putMessages(tree, texts) : this.#putChunks(tree, texts)
   }
 
@@ -134,7 +134,7 @@ export class RequestWriter {
   }
 
   #insertFull(tree: number, hash: Buffer, text: string): number {
-    const cut = cutBlobs(text)
+    const cut = extractBlobs(text)
     if (cut === undefined)
       return this.#tables.addText({ tree, hash, echoOf: null, blobs: null, body: packText(text) })
     const rows = cut.blobs.map((blob) => this.#tables.putBlob(tree, blob))

@@ -1,6 +1,6 @@
 /** Search for a text in turns, latest first, in bounded time slices. */
 import { matchesFilter } from '../port/session-list.ts'
-import { encodeSearchCursor, extractText, findIn, type TurnContent } from '../port/turn-search.ts'
+import { encodeSearchCursor, extractTurnText, findMatch, type TurnContent } from '../port/turn-search.ts'
 import type { SearchPage, SessionRecord, TurnSearch } from '../port/turn-store.ts'
 import { unpackOptionalText, unpackRowIds, unpackText } from './packing.ts'
 import type { TextRow } from './tables.ts'
@@ -62,7 +62,7 @@ export async function searchBatch(source: SearchSource, part: SearchRequest): Pr
     before = candidates.at(-1)!
     const isWanted = (session: SessionRecord) => !isFull(session) && matchesFilter(session, part)
     for (const { turn, session } of await source.readTurns(candidates, isWanted)) {
-      const place = isFull(session) ? undefined : findIn(extractText(turn), wanted)
+      const place = isFull(session) ? undefined : findMatch(extractTurnText(turn), wanted)
       if (place === undefined) continue
       const { turnId, index, startedAtMs } = turn
       hits.push({ session, turnId, index, startedAtMs, ...place })
@@ -101,7 +101,7 @@ export async function searchPage(
 }
 
 /** The columns of `turns` from which a {@link SearchCandidate} is built. */
-export const FOUND_COLUMNS =
+export const CANDIDATE_COLUMNS =
   'id, tree, call_index, turn_id, started_at_ms, node, prompt_node, completion_text, reasoning, tool_calls'
 
 export interface SearchRow extends CompletionRow {
@@ -117,7 +117,7 @@ export interface SearchRow extends CompletionRow {
 type TextWithoutHash = Omit<TextRow, 'hash'>
 
 /** Builds a turn. @param texts the texts of its request that no earlier turn has, in order */
-export function toFoundTurn(row: SearchRow, texts: readonly TextWithoutHash[]): SearchCandidate {
+export function toSearchCandidate(row: SearchRow, texts: readonly TextWithoutHash[]): SearchCandidate {
   return {
     id: row.id,
     turnId: row.turn_id,

@@ -168,12 +168,12 @@ export interface AggregatePart {
 }
 
 /** The columns that aggregates read. */
-export const TALLIED_COLUMNS = [
+export const AGGREGATE_COLUMNS = [
   ...['id', 'session_id', 'status', 'created_at_ms', 'updated_at_ms', 'metadata', 'marks'],
   ...['reward', 'reward_components', 'turn_count', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
 ] as const
 
-export type AggregateRow = Pick<SessionRow, (typeof TALLIED_COLUMNS)[number]>
+export type AggregateRow = Pick<SessionRow, (typeof AGGREGATE_COLUMNS)[number]>
 
 /** The change of a session's counters by a change of its turns. */
 export interface TurnChange {
@@ -193,7 +193,7 @@ export const NO_CHANGE: Required<TurnChange> = {
 }
 
 /** Converts a row. Its metadata, marks and reward components are parsed on first access. */
-function toCounted(row: AggregateRow): SessionAggregateFields & SessionFilterFields {
+function toAggregateFields(row: AggregateRow): SessionAggregateFields & SessionFilterFields {
   return {
     sessionId: row.session_id,
     status: row.status,
@@ -289,7 +289,7 @@ export function buildRewardColumns(sessionId: string, { reward, components, line
 export type ListParameters = RowFilter & { value: number; key: number; none?: number }
 
 /** Returns the position at which a list continues, and the part of its filter that SQL evaluates. */
-export function listParameters(query: SessionQuery): ListParameters {
+export function createListParameters(query: SessionQuery): ListParameters {
   const order = getOrder(query)
   const after = query.cursor === undefined ? getFirstPosition(order) : decodeCursor(query.cursor, order)
   const none = order.sort === 'reward' ? { none: getLastValue(order.order) } : {}
@@ -301,7 +301,7 @@ export function listParameters(query: SessionQuery): ListParameters {
  * @param rows in the query's order, starting at its cursor
  * @param most the maximum number of rows to examine
  */
-export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: number): ListPart {
+export function buildListPart(rows: Iterable<SessionRow>, query: SessionQuery, most: number): ListPart {
   const order = getOrder(query)
   const page: ListPart = { sessions: [] }
   let looked = 0
@@ -325,12 +325,12 @@ export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: 
 }
 
 /** Aggregates a part. @param rows the next ones, at most {@link SESSIONS_AT_ONCE} */
-export function aggregatePart(
+export function buildAggregatePart(
   rows: readonly AggregateRow[],
   filter: SessionFilter,
   by: string | undefined,
 ): AggregatePart {
-  const sessions = rows.map(toCounted).filter((session) => matchesFilter(session, filter))
+  const sessions = rows.map(toAggregateFields).filter((session) => matchesFilter(session, filter))
   const tallies = aggregateSessions(sessions, by)
   return rows.length < SESSIONS_AT_ONCE ? { tallies } : { tallies, countOnAfter: rows.at(-1)!.id }
 }

@@ -1,12 +1,12 @@
 /** SQL on `sessions` that is the same in both databases. `schema` precedes the names of tables: `llm_proxy.`, or ''. */
-import { SESSIONS_AT_ONCE, TALLIED_COLUMNS } from './session-rows.ts'
+import { AGGREGATE_COLUMNS, SESSIONS_AT_ONCE } from './session-rows.ts'
 
 /**
  * Returns the condition that a sweep deletes a session: it has expired, has no turn in flight, and is not kept for a
  * consumer that has not acknowledged it.
  * @param nowMs the expression of the time, in milliseconds since the epoch
  */
-export function isExpired(schema: string, nowMs: string): string {
+export function buildExpiredCondition(schema: string, nowMs: string): string {
   const isKept = `
     status = 'completed' AND EXISTS (
       SELECT 1 FROM ${schema}consumers
@@ -21,15 +21,15 @@ export function isExpired(schema: string, nowMs: string): string {
     AND NOT (${isKept})`
 }
 
-/** Returns the query of a `SessionCount`. @param expired the condition that {@link isExpired} returns */
-export function selectCount(schema: string, expired: string): string {
+/** Returns the query of a `SessionCount`. @param expired the condition that {@link buildExpiredCondition} returns */
+export function buildCountQuery(schema: string, expired: string): string {
   return `
     SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
       count(*) FILTER (WHERE ${expired}) AS expired FROM ${schema}sessions`
 }
 
 /** Returns the query of the rows that a part of an aggregate reads. @param after the parameter of the row before them */
-export function selectAggregateColumns(schema: string, after: string): string {
-  const columns = TALLIED_COLUMNS.join(', ')
+export function buildAggregateQuery(schema: string, after: string): string {
+  const columns = AGGREGATE_COLUMNS.join(', ')
   return `SELECT ${columns} FROM ${schema}sessions WHERE id > ${after} ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`
 }

@@ -131,7 +131,7 @@ export interface ReaderTables extends SequenceTables {
  * The number of completions with which an assistant message is compared: the latest ones after its history, and the
  * session's latest.
  */
-export const MAX_ANSWERS = 8
+export const MAX_ECHO_CANDIDATES = 8
 
 /** The maximum number of turns in a page. */
 export const MAX_PAGE_TURNS = 64

@@ -9,7 +9,7 @@ import type { WriteMethods } from './write-methods.ts'
 /** The unit of a group's work: one text, or 4 KiB of text; about 12 µs each. */
 const BYTES_OF_WORK = 4096
 /** The maximum work of one batch. */
-const MAX_STRETCH_WORK = 2048
+const MAX_BATCH_WORK = 2048
 
 /** The id of a command whose reply is ignored. */
 const NO_REPLY = 0
@@ -27,7 +27,7 @@ class TextBatches implements TextListMessage {
 
   constructor(full: TextListMessage) {
     this.#full = full
-    this.#indices = getPositions(full.texts.slice(0, -1))
+    this.#indices = computeBatchBoundaries(full.texts.slice(0, -1))
   }
 
   get base(): TextListNode {
@@ -61,30 +61,30 @@ class TextBatches implements TextListMessage {
 
 /** Returns the commands that replace a command: batches of it if it is long, and the command after them. */
 export function splitCommand(call: ThreadCommand<WriteMethods>): ThreadCommand<WriteMethods>[] {
-  if (!isOfTurn(call)) return [call]
+  if (!carriesTexts(call)) return [call]
   const [turn, ...others] = call.args as [TurnMessage, ...unknown[]]
   const before: ThreadCommand<WriteMethods>[] = []
   const lists: Partial<Record<ListName, TextListMessage>> = {}
   for (const list of ['messages', 'prompt'] as const) {
-    if (computeTextWork(turn[list].texts) <= MAX_STRETCH_WORK) continue
+    if (computeTextWork(turn[list].texts) <= MAX_BATCH_WORK) continue
     const stretched = new TextBatches(turn[list])
     lists[list] = stretched
     const { sessionId, epoch } = turn
     const chunks = stretched.listBatches({ sessionId, epoch }, list)
-    for (const chunk of chunks) before.push({ id: NO_REPLY, method: 'putStretch', args: [chunk] })
+    for (const chunk of chunks) before.push({ id: NO_REPLY, method: 'putTextBatch', args: [chunk] })
   }
   return [...before, { ...call, args: [{ ...turn, ...lists }, ...others] }]
 }
 
 /** Returns the work of a command's new texts; ids and logprobs cost hardly anything. */
 export function getWork(call: ThreadCommand<WriteMethods>): number {
-  if (call.method === 'putStretch') return (call.args[0] as TextBatch).work
-  if (!isOfTurn(call)) return 1
+  if (call.method === 'putTextBatch') return (call.args[0] as TextBatch).work
+  if (!carriesTexts(call)) return 1
   const { messages, prompt } = call.args[0] as TurnMessage
   return computeTextWork(messages.texts) + computeTextWork(prompt.texts)
 }
 
-function isOfTurn({ method }: ThreadCommand<WriteMethods>): boolean {
+function carriesTexts({ method }: ThreadCommand<WriteMethods>): boolean {
   return method === 'openTurn' || method === 'recordTurn'
 }
 
@@ -94,12 +94,12 @@ function computeTextWork(texts: readonly string[]): number {
   return texts.length + bytes / BYTES_OF_WORK
 }
 
-function getPositions(texts: readonly string[]): number[] {
+function computeBatchBoundaries(texts: readonly string[]): number[] {
   const indices = [0]
   let work = 0
   for (const [index, text] of texts.entries()) {
     work += computeTextWork([text])
-    if (work < MAX_STRETCH_WORK && index < texts.length - 1) continue
+    if (work < MAX_BATCH_WORK && index < texts.length - 1) continue
     indices.push(index + 1)
     work = 0
   }

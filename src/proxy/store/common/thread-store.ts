@@ -15,7 +15,7 @@ import {
   type TurnOutcome,
   type TurnStore,
 } from '../port/turn-store.ts'
-import { listWholeBuffers } from './calls.ts'
+import { listTransferableBuffers } from './calls.ts'
 import type { ReaderMethods } from './reader.ts'
 import { toNewRow } from './session-rows.ts'
 import { forwardMethods, type StoreThread } from './store-thread.ts'
@@ -229,7 +229,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
 function listBuffers(outcome: OutcomeMessage): Transferable[] {
   const { prompt, completionTokenIds, completionLogprobs, details = [] } = outcome
   const bodies = details.map(({ body }) => body)
-  return listWholeBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs, ...bodies])
+  return listTransferableBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs, ...bodies])
 }
 
 function rethrowUnlessSessionIsGone(thrown: unknown): void {

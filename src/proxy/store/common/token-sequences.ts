@@ -98,14 +98,14 @@ export class TokenSequences {
       if (at !== null) start = this.#cache.get(at)
     }
     if (chain.length === 0) return start ?? NO_IDS
-    const sequence = extend(start ?? NO_IDS, chain.reverse())
+    const sequence = assembleSequence(start ?? NO_IDS, chain.reverse())
     this.#cache.set(id, sequence)
     return sequence
   }
 }
 
 /** Applies a chain of turns, oldest first, each of which truncates its base's sequence and appends its ids. */
-function extend(start: Int32Array, chain: SequenceRow[]): Int32Array {
+function assembleSequence(start: Int32Array, chain: SequenceRow[]): Int32Array {
   const growing = new GrowingIds(start)
   for (const row of chain) {
     growing.cut(row.shared ?? 0)

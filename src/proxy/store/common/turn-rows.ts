@@ -1,6 +1,6 @@
 /** Rows of `turns` as read, and their conversions to parts of a turn record. */
 import type { RecordPart } from '../../../protocol/schema/turn.ts'
-import type { CompletionFieldNames } from './echo.ts'
+import type { CompletionParts } from './echo.ts'
 import { countIds, type TextColumn, unpackIds, unpackLogprobs, unpackOptionalText } from './packing.ts'
 import { unpackFields } from './turn-columns.ts'
 
@@ -12,7 +12,7 @@ export interface CompletionRow {
   tool_calls: TextColumn | null
 }
 
-export function toCompletion(row: CompletionRow): CompletionFieldNames {
+export function toCompletion(row: CompletionRow): CompletionParts {
   return {
     completionText: unpackOptionalText(row.completion_text),
     reasoning: unpackOptionalText(row.reasoning),

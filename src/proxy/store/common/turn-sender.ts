@@ -43,7 +43,7 @@ interface MessageListRecord {
   readonly messages: TextListNode
 }
 
-const onRecord = new SideTable<Message, MessageListRecord>()
+const messageRecords = new SideTable<Message, MessageListRecord>()
 
 /** The committed turn of a prompt; valid for these rows only. */
 interface PromptTurn {
@@ -52,7 +52,7 @@ interface PromptTurn {
   readonly turn: number
 }
 
-const turnOnRecord = new SideTable<PromptIds, PromptTurn>()
+const promptRecords = new SideTable<PromptIds, PromptTurn>()
 
 export class TurnSender {
   readonly #records = new LruCache<string, SessionRowIds>(MAX_CHARS, ({ chars }) => chars)
@@ -67,12 +67,12 @@ export class TurnSender {
     return {
       sent: {
         ...rest,
-        messages: newMessages(last, records),
-        prompt: newPieces(chunks, records),
+        messages: packMessages(last, records),
+        prompt: packPrompt(chunks, records),
         tools: tools === null ? null : (records.tools.get(tools) ?? tools),
       },
       recorded(known) {
-        if (last !== undefined) onRecord.attach(last, { records, messages: known.messages })
+        if (last !== undefined) messageRecords.attach(last, { records, messages: known.messages })
         if (tools !== null && known.tools !== null) records.tools.set(tools, known.tools)
         if (chunks.length > 1) records.prompt = { pieces: chunks.slice(0, -1), recorded: known.prompt }
       },
@@ -84,9 +84,9 @@ export class TurnSender {
     const { promptTokenIds: ids, ...rest } = outcome
     const records = this.#getRecords(outcome.sessionId)
     return {
-      sent: { ...rest, prompt: ids.length === 0 ? null : newIds(ids, records) },
+      sent: { ...rest, prompt: ids.length === 0 ? null : packPromptIds(ids, records) },
       recorded: (turn) => {
-        turnOnRecord.attach(ids, { records, turn })
+        promptRecords.attach(ids, { records, turn })
       },
     }
   }
@@ -107,9 +107,9 @@ export class TurnSender {
   }
 }
 
-function newMessages(last: Message | undefined, records: SessionRowIds): TextListMessage {
+function packMessages(last: Message | undefined, records: SessionRowIds): TextListMessage {
   const getBase = (message: Message) => {
-    const known = onRecord.get(message)
+    const known = messageRecords.get(message)
     return known?.records === records ? known.messages : undefined
   }
   const added = getMessagesBetween(undefined, last, (message) => getBase(message) !== undefined)
@@ -118,10 +118,10 @@ function newMessages(last: Message | undefined, records: SessionRowIds): TextLis
 }
 
 /** Returns ids relative to the nearest base prompt whose turn is committed. */
-function newIds(ids: PromptIds, records: SessionRowIds): PromptReference {
+function packPromptIds(ids: PromptIds, records: SessionRowIds): PromptReference {
   let { shared } = ids
   for (let { base } = ids; base !== undefined && shared >= MIN_SHARED_TOKENS; ) {
-    const known = turnOnRecord.get(base)
+    const known = promptRecords.get(base)
     if (known?.records === records) return { base: known.turn, shared, rest: ids.slice(shared, ids.length) }
     shared = Math.min(shared, base.shared)
     base = base.base
@@ -133,7 +133,7 @@ function newIds(ids: PromptIds, records: SessionRowIds): PromptReference {
  * Returns a prompt relative to the last one. Its last text is always sent, since it usually differs, and the others
  * have their own node.
  */
-function newPieces(chunks: readonly string[], { prompt }: SessionRowIds): TextListMessage {
+function packPrompt(chunks: readonly string[], { prompt }: SessionRowIds): TextListMessage {
   const goesOn = prompt !== undefined && prompt.pieces.length < chunks.length
   if (!goesOn || prompt.pieces.some((chunk, index) => chunk !== chunks[index])) {
     return { base: NO_TEXTS, texts: chunks }

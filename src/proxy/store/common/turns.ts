@@ -44,11 +44,11 @@ export class TurnWriter {
   }
 
   /** Stores a batch of a list if the batches before it are stored; otherwise the turn stores these texts itself. */
-  putStretch(stretch: TextBatch): void {
+  putTextBatch(stretch: TextBatch): void {
     this.#checkEpoch(stretch)
     const tree = this.#sessions.findTree(stretch.sessionId)
     if (tree === undefined || stretch.texts === undefined) return
-    stretch.onWritten(this.#requests.putStretch(tree, stretch.list, stretch.texts))
+    stretch.onWritten(this.#requests.putTextBatch(tree, stretch.list, stretch.texts))
   }
 
   /** Closes a turn. @returns its row; undefined if it does not exist, or is not open */

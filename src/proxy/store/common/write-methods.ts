@@ -20,7 +20,7 @@ export interface SessionWriteMethods extends ThreadMethods<Pick<TurnStore, SameA
   createSession(session: NewSessionRow): SessionCreation
   openTurn(turn: TurnMessage): RequestReply
   /** Stores a batch of the texts of a turn that is opened after it. */
-  putStretch(stretch: TextBatch): void
+  putTextBatch(stretch: TextBatch): void
   /** Closes a turn. @returns its row; undefined if it has been removed meanwhile */
   closeTurn(outcome: OutcomeMessage): number | undefined
   /** Opens and closes a turn. */
@@ -45,7 +45,7 @@ export class OpenFailures {
     for (const [place, call] of calls.entries()) {
       if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as OutcomeMessage).turnId)
       const reply = replies[place]!
-      if (call.method === 'putStretch' && 'error' in reply) (call.args[0] as TextBatch).onUndone()
+      if (call.method === 'putTextBatch' && 'error' in reply) (call.args[0] as TextBatch).onUndone()
       const refused = 'error' in reply && reply.error.code === 'store_failed'
       if (call.method === 'openTurn' && refused) this.#turns.add((call.args[0] as TurnMessage).turnId)
     }
@@ -82,7 +82,7 @@ export function createSessionWriteMethods(
       return sessions.delete(sessionId)
     },
     openTurn: (turn) => turns.open(turn),
-    putStretch: (stretch) => turns.putStretch(stretch),
+    putTextBatch: (stretch) => turns.putTextBatch(stretch),
     closeTurn: (outcome) => {
       const turn = turns.close(outcome)
       // There is no such open turn: it was deleted or reset meanwhile, or its opening failed.

@@ -96,6 +96,6 @@ export function createSessionMovedError(sessionId: string): ProxyError {
   return new ProxyError('session_moved', `Session ${sessionId} has moved to another node`, { retryAfterS: 1 })
 }
 
-export function isMoved(error: unknown): boolean {
+export function isSessionMovedError(error: unknown): boolean {
   return error instanceof ProxyError && error.code === 'session_moved'
 }

@@ -60,12 +60,12 @@ export function encodeCursor({ value, key }: ListPosition, { sort, order }: List
 export function decodeCursor(cursor: string, { sort, order }: ListOrder): ListPosition {
   const position = parseJson(Buffer.from(cursor, 'base64url').toString())
   if (!Array.isArray(position) || position.length !== 4 || position[0] !== sort || position[1] !== order) {
-    throw createNotOursError()
+    throw createInvalidCursorError()
   }
   // JSON has no infinity: null is the value of sessions without one.
   const value = position[2] ?? getLastValue(order)
   const key = position[3]
-  if (typeof value !== 'number' || !Number.isFinite(key)) throw createNotOursError()
+  if (typeof value !== 'number' || !Number.isFinite(key)) throw createInvalidCursorError()
   return { value, key }
 }
 
@@ -112,7 +112,7 @@ function matchesValue(value: unknown, text: string): boolean {
   return value !== null && String(value).toLowerCase().includes(text)
 }
 
-function createNotOursError(): ProxyError {
+function createInvalidCursorError(): ProxyError {
   const message = 'cursor is not one that this list returned, in this order'
   return new ProxyError('invalid_request', message, { param: 'cursor' })
 }

@@ -85,8 +85,8 @@ export function aggregateSessions(sessions: Iterable<SessionAggregateFields>, by
   for (const session of sessions) {
     const value = by === undefined ? undefined : getGroupValue(session, by)
     if (by !== undefined && value === undefined) continue
-    const tally = aggregate(aggregates, value)
-    addTo(tally, session)
+    const tally = getOrCreateAggregate(aggregates, value)
+    addSession(tally, session)
     if (by !== undefined) addComponents(tally, session)
   }
   return aggregates
@@ -95,7 +95,7 @@ export function aggregateSessions(sessions: Iterable<SessionAggregateFields>, by
 /** Merges the aggregates of other sessions into `aggregates`. */
 export function addAggregates(aggregates: AggregateList, more: AggregateList): void {
   for (const [value, { counts, rewards, components, createdAtMs }] of more) {
-    const tally = aggregate(aggregates, value)
+    const tally = getOrCreateAggregate(aggregates, value)
     for (const name of Object.keys(counts) as (keyof Aggregate['counts'])[])
       tally.counts[name] += counts[name]
     for (const reward of rewards) tally.rewards.push(reward)
@@ -106,7 +106,7 @@ export function addAggregates(aggregates: AggregateList, more: AggregateList): v
 
 /** Returns the totals. @param aggregates the aggregate of all sessions together */
 export function sumTotals(aggregates: AggregateList): SessionTotals {
-  const { counts, rewards } = aggregate(aggregates, undefined)
+  const { counts, rewards } = getOrCreateAggregate(aggregates, undefined)
   return { ...counts, rewards: { ...toStatistics(rewards), histogram: toHistogram(rewards) } }
 }
 
@@ -133,7 +133,7 @@ export function getGroupValue(
   return isPlain ? value : undefined
 }
 
-function aggregate(aggregates: AggregateList, value: GroupValue | undefined): Aggregate {
+function getOrCreateAggregate(aggregates: AggregateList, value: GroupValue | undefined): Aggregate {
   const existing = aggregates.get(value)
   if (existing !== undefined) return existing
   const counts = {
@@ -145,7 +145,7 @@ function aggregate(aggregates: AggregateList, value: GroupValue | undefined): Ag
   return tally
 }
 
-function addTo(aggregate: Aggregate, session: SessionAggregateFields): void {
+function addSession(aggregate: Aggregate, session: SessionAggregateFields): void {
   const { counts } = aggregate
   counts.sessions += 1
   counts[session.status] += 1

@@ -22,22 +22,22 @@ export interface TurnContent {
   toolCalls: string | null
 }
 
-export interface TextOfTurn {
+export interface TurnText {
   request: string
   completion: string
 }
 
-export function extractText({ messages, completionText, reasoning, toolCalls }: TurnContent): TextOfTurn {
-  const sampled = [reasoning, completionText, ...(toolCalls === null ? [] : extractTexts(toolCalls))]
+export function extractTurnText({ messages, completionText, reasoning, toolCalls }: TurnContent): TurnText {
+  const sampled = [reasoning, completionText, ...(toolCalls === null ? [] : extractStrings(toolCalls))]
   return {
-    request: limitTexts(messages.flatMap(extractTexts)),
+    request: limitTexts(messages.flatMap(extractStrings)),
     completion: limitTexts(sampled.filter((text) => text !== null)),
   }
 }
 
 /** Finds a text. @param wanted in lower case */
-export function findIn(
-  text: TextOfTurn,
+export function findMatch(
+  text: TurnText,
   wanted: string,
 ): Pick<SearchHit, 'foundIn' | 'before' | 'match' | 'after'> | undefined {
   for (const foundIn of ['completion', 'request'] as const) {
@@ -70,7 +70,7 @@ export function decodeSearchCursor(cursor: string | undefined): number {
 }
 
 /** The fields whose values are not searched. */
-const UNSPOKEN = new Set([
+const UNSEARCHED_FIELDS = new Set([
   'role',
   'type',
   'id',
@@ -83,7 +83,7 @@ const UNSPOKEN = new Set([
 ])
 
 /** Returns the decoded strings of a message or of tool calls; arguments, which are JSON within JSON, are parsed too. */
-function extractTexts(json: string): string[] {
+function extractStrings(json: string): string[] {
   const full = json.length > MAX_TEXT_CHARS ? undefined : parse(json)
   if (full === undefined) return [json.slice(0, MAX_TEXT_CHARS)]
   const texts: string[] = []
@@ -99,7 +99,7 @@ function extractTexts(json: string): string[] {
 
 function selectMembers(value: object): unknown[] {
   return Object.entries(value).flatMap(([name, member]) => {
-    if (UNSPOKEN.has(name) && typeof member === 'string') return []
+    if (UNSEARCHED_FIELDS.has(name) && typeof member === 'string') return []
     return [name === 'arguments' && typeof member === 'string' ? (parse(member) ?? member) : member]
   })
 }

@@ -25,7 +25,7 @@ export class LeaseConnection {
 
   /** Renews the lease, and frees sessions of crashed nodes. @returns undefined: the lease has ended */
   async beat(heartbeat: Heartbeat): Promise<LeaseRenewal | undefined> {
-    const renewed = await this.#sendRequest(async (client) => {
+    const renewed = await this.#enqueue(async (client) => {
       if (this.#lockedLease !== heartbeat.lease) await lockLease(client, { id: heartbeat.lease })
       this.#lockedLease = heartbeat.lease
       return renewLease(client, heartbeat)
@@ -35,36 +35,36 @@ export class LeaseConnection {
     this.#over = renewed.over
     let freed = 0
     for (let count = 1; count > 0; freed += count)
-      count = await this.#sendRequest((client) => freeSomeSessions(client, over))
+      count = await this.#enqueue((client) => freeSomeSessions(client, over))
     return { ...renewed, freed }
   }
 
   async hasEnded(lease: number): Promise<boolean> {
     const sql = 'SELECT 1 FROM llm_proxy.proxies WHERE id = $1 AND ended = 0'
-    return this.#sendRequest(async (client) => (await client.query(sql, [lease])).rowCount === 0)
+    return this.#enqueue(async (client) => (await client.query(sql, [lease])).rowCount === 0)
   }
 
   /** @returns the lease of the session's owner; undefined: it has none */
   readOwner(sessionId: string): Promise<number | undefined> {
-    return this.#sendRequest((client) => findOwner(client, sessionId))
+    return this.#enqueue((client) => findOwner(client, sessionId))
   }
 
   /** @returns the number of the change */
   setControl(name: string, value: unknown): Promise<number> {
-    return this.#sendRequest((client) => setControl(client, name, value))
+    return this.#enqueue((client) => setControl(client, name, value))
   }
 
   claimRollout(rolloutId: string, lease: number): Promise<number> {
-    return this.#sendRequest((client) => claimRollout(client, rolloutId, lease))
+    return this.#enqueue((client) => claimRollout(client, rolloutId, lease))
   }
 
   /** @returns the lease of the node that runs the rollout; undefined: there is none */
   findRollout(rolloutId: string): Promise<number | undefined> {
-    return this.#sendRequest((client) => findRollout(client, rolloutId))
+    return this.#enqueue((client) => findRollout(client, rolloutId))
   }
 
   releaseRollout(rolloutId: string, lease: number): Promise<void> {
-    return this.#sendRequest((client) => releaseRollout(client, rolloutId, lease))
+    return this.#enqueue((client) => releaseRollout(client, rolloutId, lease))
   }
 
   /** Closes the connection. A task that is running fails, and is not repeated over another one. */
@@ -74,14 +74,14 @@ export class LeaseConnection {
     await client?.end().catch(() => {})
   }
 
-  #sendRequest<T>(sendRequest: (client: Client) => Promise<T>): Promise<T> {
-    const result = this.#last.then(() => this.#sendNow(sendRequest))
+  #enqueue<T>(sendRequest: (client: Client) => Promise<T>): Promise<T> {
+    const result = this.#last.then(() => this.#runTask(sendRequest))
     this.#last = result.catch(() => {})
     return result
   }
 
   /** Runs a task, once more if its connection was lost, unless the connection is new. Each task may run twice. */
-  async #sendNow<T>(sendRequest: (client: Client) => Promise<T>): Promise<T> {
+  async #runTask<T>(sendRequest: (client: Client) => Promise<T>): Promise<T> {
     if (this.#isClosed) throw new Error('The lease connection is closed')
     const isNew = this.#client === undefined
     this.#client ??= this.#connect()
@@ -94,7 +94,7 @@ export class LeaseConnection {
       this.#lockedLease = undefined
       void client.then((lost) => lost.end()).catch(() => {})
       if (isNew || !isConnectionLoss(error)) throw error
-      return this.#sendNow(sendRequest)
+      return this.#runTask(sendRequest)
     }
   }
 }

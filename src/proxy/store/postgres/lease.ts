@@ -215,11 +215,11 @@ const SELECT_OWNER = `
 export async function findOwner(client: Client, sessionId: string): Promise<number | undefined> {
   const { rows } = await client.query<OwnerRow>(SELECT_OWNER, [sessionId])
   const row = rows[0]
-  return row?.is_owned && !isTransferred(row) ? row.owner : undefined
+  return row?.is_owned && !isReleased(row) ? row.owner : undefined
 }
 
 /** Returns whether a draining owner releases the session: it keeps sessions only while they have turns in flight. */
-function isTransferred({ is_draining: isDraining, open_turns: openTurns }: OwnerRow): boolean {
+function isReleased({ is_draining: isDraining, open_turns: openTurns }: OwnerRow): boolean {
   return isDraining && openTurns === 0
 }
 
@@ -241,10 +241,10 @@ export async function claimSession(
     const row = rows[0]
     if (row === undefined) return undefined
     const isOthers = row.is_owned && row.owner !== lease
-    if (isOthers && !seizes && !isTransferred(row)) return undefined
+    if (isOthers && !seizes && !isReleased(row)) return undefined
     if (!row.is_owned && !(await endIfOver(client, row.owner))) return undefined
     await transferOwnership(client, row, lease)
-    const wasLost = row.owner > 0 && !row.is_owned && !isTransferred(row)
+    const wasLost = row.owner > 0 && !row.is_owned && !isReleased(row)
     return { epoch: row.epoch + 1, wasLost }
   })
 }

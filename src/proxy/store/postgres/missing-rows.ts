@@ -6,7 +6,7 @@ import { fromDriver } from './columns.ts'
 import type { RowCache } from './row-cache.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 import type { SessionOwnershipRow } from './writer-sessions.ts'
-import { getKey, type ListPosition, type TurnEndColumns, type WriterTables } from './writer-tables.ts'
+import { getKey, type NodePosition, type TurnEndColumns, type WriterTables } from './writer-tables.ts'
 
 /** The columns of a turn's tokens, as {@link SequenceRow} names them. */
 const SEQUENCE_COLUMNS = `
@@ -49,7 +49,7 @@ const TEXT_TREES: CacheQuery<number, number, { id: number; tree: number }> = {
   toEntry: ({ id, tree }) => [id, tree],
 }
 
-const NODES: CacheQuery<string, ListPosition, RowWithHash & ListPosition> = {
+const NODES: CacheQuery<string, NodePosition, RowWithHash & NodePosition> = {
   sql: `SELECT id, tree, hash, depth FROM llm_proxy.nodes
     JOIN unnest($1::bigint[], $2::bytea[]) AS wanted (tree, hash) USING (tree, hash)`,
   toValues: splitHashKeys,

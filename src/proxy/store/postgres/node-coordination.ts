@@ -197,7 +197,7 @@ export class PostgresNodeCoordination implements NodeCoordination {
     if (previous !== undefined) this.#logChanges(renewed.proxies, [previous, renewed.lease])
     this.#validUntilMs = sentAtMs + VALID_MS
     this.#transition(this.#published.isDraining ? 'draining' : 'serving')
-    this.#meet(renewed)
+    this.#updateNodes(renewed)
     await this.#follow(renewed.controls)
   }
 
@@ -222,7 +222,7 @@ export class PostgresNodeCoordination implements NodeCoordination {
       logEvent(this.#logger, node.isDraining ? 'node_left' : 'node_lost', { node: node.name, url: node.url })
   }
 
-  #meet({ proxies }: LeaseRenewal): void {
+  #updateNodes({ proxies }: LeaseRenewal): void {
     this.#proxies = proxies
     for (const [id, gone] of this.#gone) {
       if (proxies.some((proxy) => proxy.id === id)) continue

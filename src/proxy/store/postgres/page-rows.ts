@@ -89,7 +89,7 @@ export class PageTables implements ReaderTables {
   }
 }
 
-type PageReading = NonNullable<ReturnType<Reader['reading']>>
+type PageReading = NonNullable<ReturnType<Reader['getProgress']>>
 
 /** The token ids that a page needs: of each turn all, or only those that it adds to turns already returned. */
 export type PageTokenScope = 'turns' | 'steps' | 'none'
@@ -121,7 +121,7 @@ export class PageFetch {
        ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`,
       [position.tree, position.index, position.id],
     )
-    await this.#rest(reading, tokens)
+    await this.#fetchReferencedRows(reading, tokens)
     return this.#rows
   }
 
@@ -131,7 +131,7 @@ export class PageFetch {
       `SELECT ${STEP_COLUMNS} FROM llm_proxy.turns WHERE tree = $1 AND turn_id = $2`,
       [this.#rows.tree, turnId],
     )
-    await this.#rest(undefined, 'turns')
+    await this.#fetchReferencedRows(undefined, 'turns')
     return this.#rows
   }
 
@@ -150,7 +150,7 @@ export class PageFetch {
     return this.#rows
   }
 
-  async #rest(reading: PageReading | undefined, tokens: PageTokenScope): Promise<void> {
+  async #fetchReferencedRows(reading: PageReading | undefined, tokens: PageTokenScope): Promise<void> {
     if (this.#rows.turns.length === 0) return
     await this.#nodes(reading)
     await this.#texts(reading)
@@ -216,7 +216,7 @@ export class PageFetch {
     }
     const isKnown = (id: number) =>
       sequences.has(id) ||
-      this.#reader.remembersTokens(id) ||
+      this.#reader.hasCachedTokens(id) ||
       (tokens === 'steps' && reading?.stepsGiven.has(id) === true)
     const bases = turns.flatMap(({ prompt_base: base }) => (base === null || isKnown(base) ? [] : [base]))
     if (bases.length === 0) return

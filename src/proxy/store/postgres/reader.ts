@@ -34,17 +34,17 @@ function createTurnPages(pool: ReaderPool, cacheBytes: number): MaybeAsyncMethod
   return {
     readPage: (reading, sessionId) =>
       read(
-        (page) => page.fetchPage(sessionId, reader.reading(reading), 'turns'),
+        (page) => page.fetchPage(sessionId, reader.getProgress(reading), 'turns'),
         () => reader.readPage(reading, sessionId),
       ),
     readStepPage: (reading, sessionId) =>
       read(
-        (page) => page.fetchPage(sessionId, reader.reading(reading), 'steps'),
+        (page) => page.fetchPage(sessionId, reader.getProgress(reading), 'steps'),
         () => reader.readStepPage(reading, sessionId),
       ),
     readOutlinePage: (reading, sessionId) =>
       read(
-        (page) => page.fetchPage(sessionId, reader.reading(reading), 'none'),
+        (page) => page.fetchPage(sessionId, reader.getProgress(reading), 'none'),
         () => reader.readOutlinePage(reading, sessionId),
       ),
     endReading: (reading) => reader.endReading(reading),

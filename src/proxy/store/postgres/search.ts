@@ -1,19 +1,19 @@
 /** Finds turns by their text, and maintains the search index. Commits only note which turns are to be indexed. */
 import type { Client } from 'pg'
 import {
-  FOUND_COLUMNS,
+  CANDIDATE_COLUMNS,
   type SearchCandidate,
   type SearchPart,
   type SearchRequest,
   type SearchRow,
   type SearchSource,
   searchBatch,
-  toFoundTurn,
+  toSearchCandidate,
   unpackTextIds,
 } from '../common/search.ts'
 import { type SessionRow, toRecord } from '../common/session-rows.ts'
 import type { TextRow } from '../common/tables.ts'
-import { extractText } from '../port/turn-search.ts'
+import { extractTurnText } from '../port/turn-search.ts'
 import type { SessionRecord } from '../port/turn-store.ts'
 import { fromDriver } from './columns.ts'
 import { runInTransaction } from './connection.ts'
@@ -74,7 +74,7 @@ class PostgresSearch implements SearchSource {
   async #index(ids: readonly number[]): Promise<void> {
     const turns = await this.#withTexts(await this.#rows(ids))
     const texts = turns.map((turn) => {
-      const { request, completion } = extractText(turn)
+      const { request, completion } = extractTurnText(turn)
       return fold(`${request}\n${completion}`)
     })
     // The lock makes a later deletion of the turn delete its text as well. A turn being deleted stays noted until it is
@@ -96,7 +96,7 @@ class PostgresSearch implements SearchSource {
 
   #rows(turns: readonly number[]): Promise<SearchRow[]> {
     return this.#select(
-      `SELECT ${FOUND_COLUMNS} FROM llm_proxy.turns WHERE id = ANY($1::bigint[]) ORDER BY id DESC`,
+      `SELECT ${CANDIDATE_COLUMNS} FROM llm_proxy.turns WHERE id = ANY($1::bigint[]) ORDER BY id DESC`,
       [turns],
     )
   }
@@ -119,7 +119,7 @@ class PostgresSearch implements SearchSource {
     const byId = new Map(texts.map((text) => [text.id, text]))
     return rows.map((row) => {
       const packed = nodes.filter(({ turn }) => turn === row.id).map((node) => node.texts)
-      return toFoundTurn(
+      return toSearchCandidate(
         row,
         unpackTextIds(packed).flatMap((id) => byId.get(id) ?? []),
       )

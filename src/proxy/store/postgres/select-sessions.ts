@@ -3,16 +3,16 @@ import type { Client } from 'pg'
 import {
   type AggregatePart,
   type AggregateRow,
-  aggregatePart,
+  buildAggregatePart,
+  buildListPart,
   checkReward,
+  createListParameters,
   type ListPart,
-  listParameters,
-  listPart,
   SESSIONS_AT_ONCE,
   type SessionRow,
   toRecord,
 } from '../common/session-rows.ts'
-import { isExpired, selectAggregateColumns, selectCount } from '../common/session-sql.ts'
+import { buildAggregateQuery, buildCountQuery, buildExpiredCondition } from '../common/session-sql.ts'
 import { getOrder } from '../port/session-list.ts'
 import type {
   SessionCount,
@@ -35,7 +35,7 @@ export const SELECT_SESSIONS = `
 const NOW_MS = 'least($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)'
 
 /** The condition that a sweep at time `$1` deletes a session. */
-export const IS_EXPIRED = isExpired('llm_proxy.', NOW_MS)
+export const IS_EXPIRED = buildExpiredCondition('llm_proxy.', NOW_MS)
 
 /** Sessions without a reward come last. */
 const SORT_COLUMNS: Record<SessionSort, string> = {
@@ -68,7 +68,7 @@ export async function selectTree(client: Client, sessionId: string): Promise<num
 
 async function listSessions(client: Client, query: SessionQuery): Promise<ListPart> {
   const order = getOrder(query)
-  const { value, key, none = 0, ...filter } = listParameters(query)
+  const { value, key, none = 0, ...filter } = createListParameters(query)
   const column = SORT_COLUMNS[order.sort]
   const isReward = order.sort === 'reward'
   const { rows } = await client.query<SessionRow>(
@@ -88,7 +88,7 @@ async function listSessions(client: Client, query: SessionQuery): Promise<ListPa
       filter.idPrefix,
     ],
   )
-  return listPart(rows.map(fromDriver), query, SESSIONS_AT_ONCE)
+  return buildListPart(rows.map(fromDriver), query, SESSIONS_AT_ONCE)
 }
 
 async function tallySessions(
@@ -97,12 +97,12 @@ async function tallySessions(
   by: string | undefined,
   after: number,
 ): Promise<AggregatePart> {
-  const { rows } = await client.query<AggregateRow>(selectAggregateColumns('llm_proxy.', '$1'), [after])
-  return aggregatePart(rows.map(fromDriver), filter, by)
+  const { rows } = await client.query<AggregateRow>(buildAggregateQuery('llm_proxy.', '$1'), [after])
+  return buildAggregatePart(rows.map(fromDriver), filter, by)
 }
 
 async function countSessions(client: Client, nowMs: number): Promise<SessionCount> {
-  const { rows } = await client.query<SessionCount>(selectCount('llm_proxy.', IS_EXPIRED), [nowMs])
+  const { rows } = await client.query<SessionCount>(buildCountQuery('llm_proxy.', IS_EXPIRED), [nowMs])
   return rows[0]!
 }
 

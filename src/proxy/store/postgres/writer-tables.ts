@@ -4,7 +4,7 @@ import { LruCache } from '../../../base/lru-cache.ts'
 import type { TextColumn } from '../common/packing.ts'
 import {
   type ColumnValues,
-  MAX_ANSWERS,
+  MAX_ECHO_CANDIDATES,
   type NewNode,
   type NewText,
   type OpenRow,
@@ -26,7 +26,7 @@ const MAX_ID_BYTES = 16 * 1024 * 1024
 const ONE_ROW = () => 1
 
 /** The row of a list of texts, and the number of texts. */
-export interface ListPosition {
+export interface NodePosition {
   id: number
   depth: number
 }
@@ -44,7 +44,7 @@ export class WriterTables implements TurnTables {
   readonly texts = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
   /** Trees, by the ids of texts. */
   readonly textTrees = new RowCache<number, number>(MAX_KEYS, ONE_ROW)
-  readonly nodes = new RowCache<string, ListPosition>(MAX_KEYS, ONE_ROW)
+  readonly nodes = new RowCache<string, NodePosition>(MAX_KEYS, ONE_ROW)
   readonly blobs = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
   readonly blobUses = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
   /** The cached rows by tree and turn id. */
@@ -164,7 +164,7 @@ export class WriterTables implements TurnTables {
     return id
   }
 
-  findNode(tree: number, hash: Buffer): ListPosition | undefined {
+  findNode(tree: number, hash: Buffer): NodePosition | undefined {
     return this.nodes.get(getKey(tree, hash))
   }
 
@@ -283,7 +283,7 @@ export class WriterTables implements TurnTables {
     const { id, completion_text, reasoning } = row as unknown as CompletionRow
     const answer: CompletionRow = { id, completion_text, reasoning, tool_calls: toolCalls }
     const others = (this.#completions.get(tree) ?? []).filter((other) => other.id !== id)
-    this.#completions.set(tree, [answer, ...others].slice(0, MAX_ANSWERS))
+    this.#completions.set(tree, [answer, ...others].slice(0, MAX_ECHO_CANDIDATES))
   }
 }
 

@@ -124,17 +124,17 @@ export class SearchIndex {
   }
 
   /**
-   * Adds the next turn. It is committed by the next {@link keep}, or in a large batch, because commits are expensive.
+   * Adds the next turn. It is committed by the next {@link flush}, or in a large batch, because commits are expensive.
    */
   add({ id, turnId, text }: { id: number; turnId: string; text: string }): void {
     if (!this.#db.inTransaction) this.#begin.run()
     this.#add.run(id, toGrams(text).join(' '))
     this.#setState.run(id, turnId)
     this.#added += 1
-    if (this.#added >= MAX_ADDED) this.keep()
+    if (this.#added >= MAX_ADDED) this.flush()
   }
 
-  keep(): void {
+  flush(): void {
     this.#added = 0
     if (this.#db.inTransaction) this.#commit.run()
   }
@@ -143,15 +143,15 @@ export class SearchIndex {
     return this.#after.all(turn, limit)
   }
 
-  drop(turns: readonly number[]): void {
-    this.keep()
+  removeTurns(turns: readonly number[]): void {
+    this.flush()
     this.#db.transaction(() => {
       for (const turn of turns) this.#remove.run(turn)
     })()
   }
 
   close(): void {
-    this.keep()
+    this.flush()
     this.#db.close()
   }
 }

@@ -2,18 +2,18 @@
 import { existsSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import {
-  FOUND_COLUMNS,
+  CANDIDATE_COLUMNS,
   type SearchCandidate,
   type SearchPart,
   type SearchRequest,
   type SearchRow,
   type SearchSource,
   searchBatch,
-  toFoundTurn,
+  toSearchCandidate,
   unpackTextIds,
 } from '../common/search.ts'
 import type { TextRow } from '../common/tables.ts'
-import { extractText } from '../port/turn-search.ts'
+import { extractTurnText } from '../port/turn-search.ts'
 import type { SessionRecord } from '../port/turn-store.ts'
 import { SearchIndex } from './search-index.ts'
 import type { SessionReader } from './sessions.ts'
@@ -63,7 +63,7 @@ export class SqliteSearch implements SearchSource {
         "SELECT id FROM turns WHERE id < ? AND id > ? AND status <> 'open' ORDER BY id DESC LIMIT ?",
       )
       .pluck()
-    this.#row = db.prepare(`SELECT ${FOUND_COLUMNS} FROM turns WHERE id = ?`)
+    this.#row = db.prepare(`SELECT ${CANDIDATE_COLUMNS} FROM turns WHERE id = ?`)
     this.#isFirst = db
       .prepare<[number, number, number], number>(
         'SELECT NOT EXISTS (SELECT 1 FROM turns WHERE tree = ? AND node = ? AND id < ?)',
@@ -106,13 +106,13 @@ export class SqliteSearch implements SearchSource {
     for (const { id, turn_id: turnId, status } of this.#after.all(index.state.indexedTo)) {
       // The text of an open turn is unknown: it and all later turns are searched without the index.
       if (status === 'open') break
-      const { request, completion } = extractText(this.#turn(this.#row.get(id)!))
+      const { request, completion } = extractTurnText(this.#turn(this.#row.get(id)!))
       index.add({ id, turnId, text: `${request}\n${completion}` })
       more = true
       if (performance.now() - began > STEP_MS) break
     }
     if (more) return true
-    index.keep()
+    index.flush()
     return this.#tidySome(index)
   }
 
@@ -143,7 +143,7 @@ export class SqliteSearch implements SearchSource {
     }
     const turns = index.listTurnsAfter(this.#tidiedTo, CHECKED_AT_ONCE)
     const gone = turns.filter((turn) => this.#isThere.get(turn) === undefined)
-    if (gone.length > 0) index.drop(gone)
+    if (gone.length > 0) index.removeTurns(gone)
     this.#tidiedTo = turns.length < CHECKED_AT_ONCE ? undefined : turns.at(-1)!
     return this.#tidiedTo !== undefined
   }
@@ -153,7 +153,7 @@ export class SqliteSearch implements SearchSource {
     const isNew = row.node === 0 || this.#isFirst.get(row.tree, row.node, row.id) === 1
     const nodes = [...(isNew ? [row.node] : []), row.prompt_node]
     const packed = nodes.flatMap((node) => this.#texts.get(node) ?? [])
-    return toFoundTurn(
+    return toSearchCandidate(
       row,
       unpackTextIds(packed).flatMap((text) => this.#text.get(text) ?? []),
     )

@@ -4,12 +4,12 @@ import type { SessionReads } from '../common/reader.ts'
 import {
   type AggregatePart,
   type AggregateRow,
-  aggregatePart,
+  buildAggregatePart,
+  buildListPart,
   checkReward,
+  createListParameters,
   type ListParameters,
   type ListPart,
-  listParameters,
-  listPart,
   NO_CHANGE,
   SESSION_COLUMNS,
   SESSIONS_AT_ONCE,
@@ -17,7 +17,7 @@ import {
   type TurnChange,
   toRecord,
 } from '../common/session-rows.ts'
-import { isExpired, selectAggregateColumns, selectCount } from '../common/session-sql.ts'
+import { buildAggregateQuery, buildCountQuery, buildExpiredCondition } from '../common/session-sql.ts'
 import { SessionWriter } from '../common/session-writer.ts'
 import { getOrder, type ListOrder } from '../port/session-list.ts'
 import type {
@@ -33,7 +33,7 @@ export const SELECT_SESSIONS = `
   SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM turns WHERE turns.tree = sessions.tree) AS next_index
   FROM sessions`
 
-const IS_EXPIRED = isExpired('', '@nowMs')
+const IS_EXPIRED = buildExpiredCondition('', '@nowMs')
 
 const ROW_FILTER = `
   (@status IS NULL OR status = @status)
@@ -65,8 +65,8 @@ export class SessionReader {
     this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
     this.#ofTree = db.prepare(`${SELECT_SESSIONS} WHERE tree = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
-    this.#rowsAfter = db.prepare(selectAggregateColumns('', '?'))
-    this.#count = db.prepare(selectCount('', IS_EXPIRED))
+    this.#rowsAfter = db.prepare(buildAggregateQuery('', '?'))
+    this.#count = db.prepare(buildCountQuery('', IS_EXPIRED))
   }
 
   find(sessionId: string): SessionRow | undefined {
@@ -74,7 +74,7 @@ export class SessionReader {
   }
 
   /** Returns a session, whose reward is verified. @throws ProxyError `data_damaged` */
-  getSound(sessionId: string): SessionRecord | undefined {
+  getVerified(sessionId: string): SessionRecord | undefined {
     const row = this.find(sessionId)
     if (row === undefined) return undefined
     checkReward(row)
@@ -96,12 +96,12 @@ export class SessionReader {
   list(query: SessionQuery): ListPart {
     const order = getOrder(query)
     const most = order.sort === 'created' ? SESSIONS_AT_ONCE : Number.POSITIVE_INFINITY
-    return listPart(this.#inOrder(order).iterate(listParameters(query)), query, most)
+    return buildListPart(this.#inOrder(order).iterate(createListParameters(query)), query, most)
   }
 
   /** Aggregates sessions. @param after the last row that has been counted; 0: none */
   tally(filter: SessionFilter, by: string | undefined, after: number): AggregatePart {
-    return aggregatePart(this.#rowsAfter.all(after), filter, by)
+    return buildAggregatePart(this.#rowsAfter.all(after), filter, by)
   }
 
   countSessions(nowMs: number): SessionCount {
@@ -125,7 +125,7 @@ export class SessionReader {
 /** The reader's methods for sessions. */
 export function prepareSessionReads(reader: SessionReader): SessionReads {
   return {
-    getSession: (sessionId) => reader.getSound(sessionId),
+    getSession: (sessionId) => reader.getVerified(sessionId),
     listSessions: (query) => reader.list(query),
     tallySessions: (...part) => reader.tally(...part),
     countSessions: (nowMs) => reader.countSessions(nowMs),

@@ -4,7 +4,7 @@ import type Database from 'better-sqlite3'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import {
   type ColumnValues,
-  MAX_ANSWERS,
+  MAX_ECHO_CANDIDATES,
   MAX_PAGE_TURNS,
   type NewNode,
   type NewText,
@@ -92,11 +92,11 @@ export function prepareWriterTables(db: Database.Database): TurnTables {
     WITH
       to_this AS (
         SELECT id FROM turns WHERE tree = +@tree AND node = +@node AND tool_calls IS NOT NULL
-        ORDER BY id DESC LIMIT ${MAX_ANSWERS}
+        ORDER BY id DESC LIMIT ${MAX_ECHO_CANDIDATES}
       ),
       latest AS (
         SELECT id FROM turns WHERE tree = +@tree AND tool_calls IS NOT NULL
-        ORDER BY call_index DESC LIMIT ${MAX_ANSWERS}
+        ORDER BY call_index DESC LIMIT ${MAX_ECHO_CANDIDATES}
       )
     SELECT id, completion_text, reasoning, tool_calls FROM turns
     WHERE id IN (SELECT id FROM to_this UNION SELECT id FROM latest)

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { cutBlobs, joinBlobs } from '../../../../../src/proxy/store/common/blobs.ts'
+import { extractBlobs, insertBlobs } from '../../../../../src/proxy/store/common/blobs.ts'
 
 const PICTURE = Buffer.from(Uint8Array.from({ length: 3_001 }, (_, index) => (index * 7919) % 251))
 
@@ -18,10 +18,10 @@ const getUrl = (bytes: Uint8Array) => `data:image/png;base64,${Buffer.from(bytes
 t.test('a message is divided into its text and the bytes of its images, in order', async (t) => {
   const other = PICTURE.subarray(1)
   const message = messageWith(getUrl(PICTURE), getUrl(other))
-  const cut = cutBlobs(message)!
+  const cut = extractBlobs(message)!
   t.strictSame(cut.blobs, [PICTURE, Buffer.from(other)])
   t.equal(cut.literals.length, 3)
-  t.equal(joinBlobs(cut), message)
+  t.equal(insertBlobs(cut), message)
 })
 
 t.test('only bytes with the same base64 encoding are cut out', async (t) => {
@@ -35,10 +35,10 @@ t.test('only bytes with the same base64 encoding are cut out', async (t) => {
     ['with a line break', `${url.slice(0, 2_000)}\n${url.slice(2_000)}`],
     ['short', getUrl(PICTURE.subarray(0, 100))],
   ] as const) {
-    t.equal(cutBlobs(messageWith(changed)), undefined, what)
-    t.match(cutBlobs(messageWith(changed, url)), { blobs: { length: 1 } }, `${what}, beside another`)
+    t.equal(extractBlobs(messageWith(changed)), undefined, what)
+    t.match(extractBlobs(messageWith(changed, url)), { blobs: { length: 1 } }, `${what}, beside another`)
   }
-  t.equal(cutBlobs(`"${url}`), undefined, 'a text that does not end')
+  t.equal(extractBlobs(`"${url}`), undefined, 'a text that does not end')
 })
 
 t.test('for any text, its parts restore it', async () => {
@@ -52,9 +52,9 @@ t.test('for any text, its parts restore it', async () => {
   fc.assert(
     fc.property(fc.array(text), fc.boolean(), (texts, asJson) => {
       const full = asJson ? JSON.stringify(texts) : texts.join('')
-      const cut = cutBlobs(full)
+      const cut = extractBlobs(full)
       // The literals are stored as JSON.
-      return cut === undefined || joinBlobs(JSON.parse(JSON.stringify(cut), revived)) === full
+      return cut === undefined || insertBlobs(JSON.parse(JSON.stringify(cut), revived)) === full
     }),
   )
 })

@@ -19,7 +19,7 @@ function waitingFor(...calls: Call[]): PendingCommands {
   return waiting
 }
 
-/** Sessions of the operations, and the kind of each: `a putStretch`. */
+/** Sessions of the operations, and the kind of each: `a putTextBatch`. */
 function getGroups(
   waiting: PendingCommands,
   ...[isAlone]: Parameters<PendingCommands['takeGroup']>
@@ -39,12 +39,12 @@ t.test('short operations do not wait for long ones of any number of sessions', a
   const heaps = Array.from({ length: 20 }, (_, each) => opening(`heap-${each}`, 9_000))
   const waiting = waitingFor(...heaps, opening('short', 1))
   const [first, ...others] = getGroups(waiting)
-  t.strictSame(first, ['short openTurn', 'heap-0 putStretch'])
+  t.strictSame(first, ['short openTurn', 'heap-0 putTextBatch'])
   t.ok(
     others.every((group) => group.length === 1),
     'each chunk of a long series is its own group',
   )
-  t.match(others.slice(0, 3), [['heap-1 putStretch'], ['heap-2 putStretch'], ['heap-3 putStretch']])
+  t.match(others.slice(0, 3), [['heap-1 putTextBatch'], ['heap-2 putTextBatch'], ['heap-3 putTextBatch']])
 })
 
 t.test(
@@ -59,7 +59,7 @@ t.test(
         group.map(({ method, args: [turn] }) => `${(turn as { sessionId: string }).sessionId} ${method}`),
       )
     }
-    const stretches = Array.from({ length: 4 }, (_, each) => [`short-${each} openTurn`, 'heap putStretch'])
+    const stretches = Array.from({ length: 4 }, (_, each) => [`short-${each} openTurn`, 'heap putTextBatch'])
     t.strictSame(groups.slice(0, 4), stretches)
     t.strictSame(groups[4]?.toSorted(), ['heap openTurn', 'short-4 openTurn'])
     t.equal(waiting.size, 0)

@@ -28,17 +28,17 @@ const stretch = (overrides: Partial<TextBatch> = {}): TextBatch => ({
 })
 
 t.test('a chunk of an earlier epoch is rejected', async (t) => {
-  t.throws(() => openTurns(1).putStretch(stretch({ epoch: 1 })), { code: 'session_moved' })
+  t.throws(() => openTurns(1).putTextBatch(stretch({ epoch: 1 })), { code: 'session_moved' })
 })
 
 t.test('a chunk of a missing session is skipped, and its turn reports this', async (t) => {
-  t.doesNotThrow(() => openTurns().putStretch(stretch()))
+  t.doesNotThrow(() => openTurns().putTextBatch(stretch()))
 })
 
 t.test('a chunk is skipped if the previous one is not recorded', async (t) => {
-  t.doesNotThrow(() => openTurns(1).putStretch(stretch({ texts: undefined })))
+  t.doesNotThrow(() => openTurns(1).putTextBatch(stretch({ texts: undefined })))
 })
 
 t.test('a complete chunk is recorded', async (t) => {
-  t.throws(() => openTurns(1).putStretch(stretch()), TypeError, 'it is attempted')
+  t.throws(() => openTurns(1).putTextBatch(stretch()), TypeError, 'it is attempted')
 })

@@ -17,7 +17,7 @@ function aLoop(t: Test) {
     commit: (calls: readonly Call[]): ThreadReply[] => {
       groups.push(calls.map(({ id }) => id))
       for (const { method, args } of calls)
-        if (method === 'putStretch') (args[0] as TextBatch).onWritten(NO_TEXTS)
+        if (method === 'putTextBatch') (args[0] as TextBatch).onWritten(NO_TEXTS)
       return []
     },
     purge: () => false,

@@ -16,7 +16,7 @@ const DATABASE = 'turns.db'
 const NAME = /^llm-proxy\.(\d+)\.((?:[0-9a-f-]+_\d+)?)\.[A-Za-z0-9]{6}$/
 
 /** Opens a temporary store. @throws ProxyError `start_failed` with a remedy */
-export async function openPassingStore(
+export async function openTemporaryStore(
   options: Pick<SqliteStoreOptions, 'onCommit' | 'searchIndex' | 'logger' | 'spawn'>,
 ): Promise<TurnStore> {
   const folder = newFolder()

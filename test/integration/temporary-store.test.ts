@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readdirSync, statSync, symlinkSync, writeFileSyn
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { getProcessStart } from '../../src/base/process-start.ts'
-import { openPassingStore } from '../../src/proxy/store/sqlite/passing.ts'
+import { openTemporaryStore } from '../../src/proxy/store/sqlite/temporary-store.ts'
 import { lockForWriting } from '../../src/proxy/store/sqlite/writer-lock.ts'
 import { createSession } from '../conformance/turn-store.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
@@ -25,8 +25,8 @@ t.test(
   async (t) => {
     const root = temporaryFolder(t)
     const [one, two] = await Promise.all([
-      openPassingStore({ spawn: inProcess }),
-      openPassingStore({ spawn: inProcess }),
+      openTemporaryStore({ spawn: inProcess }),
+      openTemporaryStore({ spawn: inProcess }),
     ])
     const folders = readdirSync(root)
     t.equal(folders.length, 2, 'one process may have several')
@@ -64,7 +64,7 @@ t.test(
     symlinkSync(strange, link)
     for (const folder of [left, locked]) writeFileSync(join(folder, 'turns.db'), '')
     const { unlock } = lockForWriting(join(locked, 'turns.db'))
-    const store = await openPassingStore({ spawn: inProcess })
+    const store = await openTemporaryStore({ spawn: inProcess })
     t.notOk(existsSync(left), 'of an ended process')
     t.notOk(existsSync(begun), 'of one that was killed before it created a database')
     t.ok(existsSync(locked), 'whose database is open, in a container with other process ids')
@@ -79,7 +79,7 @@ t.test(
 t.test('an unusable temporary folder is an error with a remedy', async (t) => {
   const root = temporaryFolder(t)
   process.env.TMPDIR = join(root, 'missing')
-  await t.rejects(openPassingStore({ spawn: inProcess }), {
+  await t.rejects(openTemporaryStore({ spawn: inProcess }), {
     code: 'start_failed',
     message: /--db memory.*missing.*set TMPDIR/,
   })
