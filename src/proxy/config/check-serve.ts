@@ -1,4 +1,4 @@
-/** Constraints between options of `serve`: an option that would have no effect is rejected, not ignored. */
+/** The constraints between options of `serve`. An option that would have no effect is rejected, not ignored. */
 import { ProxyError } from '../../base/errors.ts'
 import { isOpenDoor } from './notes.ts'
 import type { ServeConfig } from './options/serve.ts'
@@ -14,7 +14,7 @@ export function checkServeConfig(config: ServeConfig): void {
   }
   if (config.awaitEngines && (config.mode === 'relay' || hasEngines || config.engineKind === 'embedded')) {
     reject(
-      'await-engines is for local mode without an engine: leave it out, or engine-url or the embedded engine',
+      'await-engines is for local mode without an engine: omit it, or omit engine-url and the embedded engine',
     )
   }
   if (config.playbook !== undefined && (config.mode === 'relay' || hasEngines || config.awaitEngines)) {
@@ -36,7 +36,7 @@ export function checkServeConfig(config: ServeConfig): void {
     )
   }
   if (config.promptEncoder !== undefined && config.promptFormat !== 'auto') {
-    reject('prompt-format and prompt-encoder both say what writes prompts: leave out one of them')
+    reject('prompt-format and prompt-encoder both determine how prompts are written: omit one of them')
   }
   if ((config.tlsCert === undefined) !== (config.tlsKey === undefined)) {
     reject('--tls-cert and --tls-key must be given together')
@@ -56,7 +56,10 @@ export function checkServeConfig(config: ServeConfig): void {
   }
 }
 
-/** Checks keys. Once keys are set, a scope without a key would be inaccessible, or less safe than it appears. */
+/**
+ * Checks keys. If keys are required, a scope without a key would be inaccessible, and two scopes with the same key
+ * would not be separate.
+ */
 function checkKeys({
   mode,
   adminKeys,

@@ -1,4 +1,4 @@
-/** Loads a checked configuration from flags, environment and file, in this order of precedence. */
+/** Loads and checks a configuration from flags, environment and file, in this order of precedence. */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
 import { isRecord } from '../../base/json.ts'
@@ -19,7 +19,7 @@ export type Flags = Readonly<Record<string, string | boolean | readonly string[]
 
 export type Env = Readonly<Record<string, string | undefined>>
 
-/** A value, and its source as messages name it. */
+/** The value of an option, and its source for messages. */
 interface OptionValue {
   value: unknown
   from: string
@@ -32,12 +32,12 @@ interface ConfigFile {
 
 /**
  * Loads the command's configuration. It reads only `flags`, `env` and the files that they name.
- * @throws ProxyError `config_invalid`: one line with the fault, the value's source and the allowed values
+ * @throws ProxyError `config_invalid` with one line: the error, the source of the value and the allowed values
  */
 export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env: Env): CommandConfig<C> {
   const file = readConfigFile(command, flags, env)
   const config: Record<string, unknown> = {}
-  // The variables may name key files of other commands, too.
+  // Environment variables may name key files of other commands, too.
   const secrets = Object.entries(env).flatMap(([name, value]) =>
     OWN_VARIABLES.test(name) ? getKeyFiles(value) : [],
   )
@@ -51,7 +51,10 @@ export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env:
   return config as CommandConfig<C>
 }
 
-/** The property is not enumerable, because configurations are printed and spread. */
+/**
+ * The key of the property with the secret files. The property is not enumerable, because configurations are printed and
+ * spread.
+ */
 const SECRET_FILES = Symbol('secret files')
 const OWN_VARIABLES = /^(LLM_PROXY|REMOTE_AGENT)_/
 
@@ -70,7 +73,10 @@ function fromFlag(option: OptionSpec, value: Flags[string]): OptionValue | undef
   return value === undefined ? undefined : { value, from: `--${option.flag}` }
 }
 
-/** Returns the value of an option's variable. An empty variable counts as unset, as in compose files and shells. */
+/**
+ * Returns the value of an option's environment variable. An empty variable counts as unset, as in compose files and
+ * shells.
+ */
 function fromEnv(command: CommandSpec, option: OptionSpec, env: Env): OptionValue | undefined {
   for (const name of listEnvNames(command, option)) {
     const text = env[name]
@@ -138,8 +144,8 @@ function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
 }
 
 /**
- * Returns the text of a file's value. A number or a boolean is valid for an option of that type; every other value must
- * be text.
+ * Returns the text of a value, which may be from a file. A number or a boolean is valid for an option of that type;
+ * every other value must be text.
  */
 function toOptionText(option: OptionSpec, value: unknown): string | undefined {
   const isQuantity = ['port', 'integer', 'number', 'bytes', 'duration'].includes(option.type)
@@ -187,7 +193,7 @@ function parseConfigFile(path: string, text: string): Readonly<Record<string, un
   try {
     parsed = JSON.parse(text)
   } catch (error) {
-    // The parser quotes text near the fault, which may contain keys.
+    // The message of the parser quotes text near the error, which may contain keys.
     const reason = (error as Error).message.replace(/, (\.\.\.)?".*/s, '')
     throw new ProxyError('config_invalid', `${path} is not JSON: ${reason}`)
   }
@@ -213,7 +219,8 @@ function isServiceLink(name: string, text: string): boolean {
 }
 
 /**
- * Rejects variables with the proxy's prefix that no command knows: a misspelt one would silently have no effect.
+ * Rejects variables with the proxy's prefix that are not an option of any command: a misspelt one would silently have
+ * no effect.
  * @throws ProxyError `config_invalid`
  */
 export function rejectUnknownEnv(commands: readonly CommandSpec[], env: Env): void {
@@ -226,7 +233,10 @@ export function rejectUnknownEnv(commands: readonly CommandSpec[], env: Env): vo
   }
 }
 
-/** Returns a hint. It compares names without their common prefix, which would make them appear similar. */
+/**
+ * Returns the suggestion of a similar name. It compares names without their common prefix, which would make all names
+ * similar.
+ */
 function getHint(name: string, known: readonly string[]): string {
   const ownParts = known
     .filter((other) => other.startsWith(ENV_PREFIX))

@@ -1,4 +1,4 @@
-/** Returns the one of `names` that `wrong` probably means; undefined if none is close. */
+/** Returns the name that `wrong` probably is a misspelling of; undefined if none is similar. */
 export function findNearest(wrong: string, names: readonly string[]): string | undefined {
   const limit = Math.max(1, Math.floor(wrong.length / 3))
   let best: string | undefined

@@ -1,18 +1,21 @@
 import type { ServeConfig } from './options/serve.ts'
 import type { WorkerConfig } from './options/worker.ts'
 
-/** Returns the note for the log, `/health` and each session that the embedded engine serves by default. */
+/**
+ * Returns the note that the embedded engine serves because no engine was configured. It appears in the log, in
+ * `/health` and in each session.
+ */
 export function getFallbackNote({ tokenizer = 'embedded' }: { tokenizer?: string | undefined } = {}): string {
   const beyond = tokenizer === 'embedded' ? '' : `, and rejects prompts that were tokenized with ${tokenizer}`
   return `No engine was named: the small embedded model serves requests${beyond}. Name one with --engine-url.`
 }
 
-/** The note in `/health` of local mode without a healthy engine. */
+/** The note in `/health` of a proxy in local mode without a healthy engine. */
 export const NO_ENGINE_NOTE =
   'No engine is healthy: requests wait for one, and fail after --queue-wait. Check the engines, or register one with ' +
   'POST /admin/workers. The embedded engine serves no requests after another engine was registered.'
 
-/** Returns whether the embedded engine serves because no engine was configured. */
+/** Returns whether the embedded engine serves requests because no engine was configured. */
 export function usesFallbackEngine(config: ServeConfig): boolean {
   return config.mode === 'local' && namesNoEngine(config) && !config.awaitEngines
 }
@@ -21,10 +24,10 @@ export function namesNoEngine({ engineUrls, engineKind }: ServeConfig | WorkerCo
   return engineUrls.length === 0 && engineKind === 'auto'
 }
 
-/** Returns notes that readers of recorded data need to know about the configuration. */
+/** Returns notes about the configuration, on access to recorded data, its origin and its lifetime. */
 export function listNotes(config: ServeConfig): string[] {
   const { host, db, adminKeys, agentKeySecrets, tlsCert, trustedProxies } = config
-  const notes: [holds: boolean, note: string][] = [
+  const notes: [applies: boolean, note: string][] = [
     [
       isOpenDoor(config),
       `Every client that reaches ${host} can read, change and delete all sessions: there is no --admin-key.`,
@@ -41,7 +44,7 @@ export function listNotes(config: ServeConfig): string[] {
     [usesFallbackEngine(config), getFallbackNote(config)],
     [db === 'memory', 'Sessions end with this process: their database is removed with it.'],
   ]
-  return notes.filter(([holds]) => holds).map(([, note]) => note)
+  return notes.filter(([applies]) => applies).map(([, note]) => note)
 }
 
 /** Returns whether clients on other machines have full access. */

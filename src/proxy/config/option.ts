@@ -1,6 +1,6 @@
 /**
- * The definition of options. A command's options are a table of these (`options/`, `commands.ts`): flag, environment
- * variable, file key, type, default, help and the TypeScript type of the value are derived from one entry.
+ * The definition of options. A command's options are a table of these entries (`options/`, `commands.ts`). Flag,
+ * environment variable, file key, type, default, help and the TypeScript type of the value are derived from one entry.
  */
 
 interface OptionBase {
@@ -19,7 +19,7 @@ interface OptionBase {
   env?: readonly string[]
   /** Applies to a single run, and cannot be set by the environment or a file. */
   flagOnly?: true
-  /** The value appears in no message. */
+  /** The value must not appear in messages. */
   secret?: true
   /**
    * May be given any number of times; separated by commas in the environment (paths by colons too), an array in a file.
@@ -76,17 +76,17 @@ type OptionSpecs = Readonly<Record<string, OptionWithoutGroup<OptionSpec>>>
 
 type WithGroup<T extends OptionSpecs> = { readonly [K in keyof T]: T[K] & { readonly group: string } }
 
-/** Returns the options with a heading of the help text. */
+/** Returns the options under a heading of the help text. */
 export function groupOptions<const T extends OptionSpecs>(group: string, options: T): WithGroup<T> {
   return withAll(options, { group }) as WithGroup<T>
 }
 
-/** Returns the options with a heading of the help text, all of them `flagOnly`. */
+/** Returns the options under a heading of the help text, each of them `flagOnly`. */
 export function addFlagGroup<const T extends OptionSpecs>(group: string, options: T): WithGroup<T> {
   return withAll(options, { group, flagOnly: true }) as WithGroup<T>
 }
 
-/** Returns a table with these fields in each of its options. */
+/** Returns the table with these fields added to each of its options. */
 export function withAll(table: Readonly<Record<string, object>>, fields: Partial<OptionBase>): object {
   return Object.fromEntries(Object.entries(table).map(([key, option]) => [key, { ...option, ...fields }]))
 }
@@ -149,5 +149,5 @@ function toSnakeCase(flag: string): string {
   return flag.replaceAll('-', '_')
 }
 
-/** The flag and key of the configuration file; a command without it reads none. */
+/** The flag and the key of the option that names the configuration file; a command without it reads none. */
 export const CONFIG_FLAG = 'config'

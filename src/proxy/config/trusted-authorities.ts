@@ -3,7 +3,7 @@ import { createSecureContext, getCACertificates } from 'node:tls'
 import { ProxyError } from '../../base/errors.ts'
 
 /**
- * Returns the authorities that a client with a configured file trusts: those of the file and Node.js' defaults.
+ * Returns the certificate authorities that a client trusts: those of a configured file, and Node.js' defaults.
  * @returns an empty object without a file, for Node.js' defaults
  * @throws ProxyError `config_invalid`
  */

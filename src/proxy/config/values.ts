@@ -22,11 +22,11 @@ const BYTE_UNITS: Record<string, number> = {
 }
 
 const MAX_PORT = '65535'
-/** Node.js fires a timer with a longer delay at once. */
+/** The limit of durations: Node.js fires a timer of more than 2^31 - 1 ms (24.8 days) immediately. */
 const MAX_TIMER = '24d'
 
 /**
- * Parses a value: milliseconds for a duration, bytes for a size.
+ * Parses a value of an option. Durations are in milliseconds, sizes in bytes.
  * @returns undefined if the option does not accept the text
  */
 export function parseValue(
@@ -61,7 +61,7 @@ export function parseValue(
   }
 }
 
-/** Returns what the option expects, to follow "expected": `an integer from 0 to 65535`. */
+/** Returns a description of what the option accepts, to follow "expected": `an integer from 0 to 65535`. */
 export function describeExpectation(option: OptionSpec): string {
   switch (option.type) {
     case 'text':
@@ -137,7 +137,7 @@ function parseQuantity(type: QuantityOption['type'], text: string): number | und
   }
 }
 
-/** Converts `1.5h` to the smallest unit; a number without a unit is in `bareUnit`. */
+/** Converts a quantity such as `1.5h` to the smallest unit; a number without a unit is in `bareUnit`. */
 function parseScaled(text: string, units: Record<string, number>, bareUnit: string): number | undefined {
   const match = /^(\d{1,15}(?:\.\d{1,9})?) ?([a-z]*)$/i.exec(text)
   if (!match) return undefined
@@ -163,7 +163,10 @@ function parseObject(text: string): JsonObject | undefined {
   return isRecord(value) ? value : undefined
 }
 
-/** Returns `/llm` for `llm` and `/llm/`, an empty string for `/`. */
+/**
+ * Normalizes a path prefix: `/llm` for `llm` and `/llm/`, an empty string for `/`.
+ * @returns undefined if it is invalid
+ */
 function parseBasePath(text: string): string | undefined {
   const path = text.replace(/^\/+|\/+$/g, '')
   if (path === '') return ''
@@ -176,10 +179,16 @@ function isNetwork(text: string): boolean {
   return version !== 0 && Number(bits) <= (version === 4 ? 32 : 128)
 }
 
-/** Long enough to prevent guessing: an agent with its own key could try values without interruption. */
+/**
+ * The minimum length of a key, which prevents guessing: an agent with its own key could try values without
+ * interruption.
+ */
 const MIN_KEY_LENGTH = 16
 
-/** Returns whether every client can send the key in a header and every environment can contain it in a list. */
+/**
+ * Returns whether a key has the minimum length and only characters that are valid in a header and in a comma-separated
+ * list.
+ */
 function isKey(text: string): boolean {
   return text.length >= MIN_KEY_LENGTH && /^[!-+\--~]+$/.test(text)
 }

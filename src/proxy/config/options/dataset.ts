@@ -20,14 +20,14 @@ export const DATASET_HARBOR = {
         flag: 'limit',
         type: 'integer',
         min: '1',
-        help: 'At most this many per split, the first by name',
+        help: 'Maximum number of tasks per split; the first by name are used',
       },
     }),
     ...addFlagGroup('Output', {
       out: {
         flag: 'out',
         type: 'directory',
-        help: 'Directory for the files; a file that would not change is left alone',
+        help: 'Directory for the files; an unchanged file is not rewritten',
       },
       dataSource: {
         flag: 'data-source',

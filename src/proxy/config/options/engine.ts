@@ -23,7 +23,7 @@ export const ENGINE = {
         flag: 'context-length',
         type: 'integer',
         min: '1',
-        help: 'Tokens that prompt and completion may have together',
+        help: 'Maximum number of tokens of prompt and completion together',
       },
       playbook: {
         flag: 'playbook',

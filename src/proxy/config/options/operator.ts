@@ -8,14 +8,14 @@ import {
 } from '../option.ts'
 import { json, proxyKeys, proxyUrl, tlsCa } from './shared.ts'
 
-/** Address and access of the proxy. */
+/** The options with address and keys of the proxy. */
 const proxy = groupOptions('Proxy', {
   url: proxyUrl,
   adminKeys: proxyKeys,
   tlsCa,
 })
 
-/** @param options options besides those of the proxy's address */
+/** Defines a command that connects to a proxy. @param options options besides those of the proxy's address */
 function defineCommand<const T extends OptionTable>(name: string, summary: string, options: T) {
   return { name, summary, options: { ...proxy, ...options } } satisfies CommandSpec
 }
@@ -119,7 +119,7 @@ export const CHAT = defineCommand(
   'chat',
   'Send one request like an agent, and show the response and the recorded turn',
   {
-    ...addFlagGroup('Call', {
+    ...addFlagGroup('Request', {
       session: {
         flag: 'session',
         type: 'text',

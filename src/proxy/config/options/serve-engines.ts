@@ -22,7 +22,7 @@ export const engines = groupOptions('Engines', {
   model: {
     flag: 'model',
     type: 'text',
-    help: 'Model name to send to engines, whatever name the agent sends',
+    help: 'Model name to send to engines, in place of the one that the agent requests',
   },
   playbook: {
     flag: 'playbook',
@@ -60,7 +60,7 @@ export const tokenMode = groupOptions('Token mode', {
     type: 'enum',
     values: ['auto', 'template', 'harmony'],
     default: 'auto',
-    help: "Format of prompts: template, the model's; harmony, OpenAI's rules; auto, harmony only for gpt-oss",
+    help: "Format of prompts: template, the model's chat template; harmony, OpenAI's format; auto, harmony only for gpt-oss",
   },
   promptEncoder: {
     flag: 'prompt-encoder',
@@ -102,14 +102,14 @@ export const tokenMode = groupOptions('Token mode', {
     flag: 'context-length',
     type: 'integer',
     min: '1',
-    help: "Tokens of prompt and completion together; default: from the model's config.json",
+    help: "Maximum number of tokens of prompt and completion together; default: from the model's config.json",
   },
 })
 
 export const scheduling = groupOptions('Scheduling', {
   maxConcurrency: {
     ...maxConcurrency,
-    help: 'Requests that one engine serves at once; a worker of protocol version 2 reports its own number',
+    help: 'Maximum number of concurrent requests per engine; a worker of protocol version 2 reports its own number',
   },
   queueLimit: {
     flag: 'queue-limit',
@@ -149,8 +149,8 @@ export const scheduling = groupOptions('Scheduling', {
     min: '1',
     default: '128',
     help:
-      'Completions that one request may ask for (n); more are rejected with 400. Each counts as one request of its ' +
-      'agent',
+      'Maximum number of completions per request (n); more are rejected with 400. Each counts as one request of ' +
+      'the agent',
   },
   retryGraceMs: {
     flag: 'retry-grace',
@@ -158,8 +158,8 @@ export const scheduling = groupOptions('Scheduling', {
     type: 'duration',
     default: '10s',
     help:
-      'How long a request continues after its agent lost the connection, so that a retry by its SDK ' +
-      'joins it. 0: cancelled at once',
+      'How long a request continues after its agent disconnected, so that a retry by its SDK ' +
+      'joins it. 0: cancelled immediately',
   },
 })
 
@@ -176,7 +176,7 @@ export const drift = groupOptions('Drift', {
     flag: 'verify-engine-url',
     hidden: true,
     type: 'url',
-    help: 'Engine that computes them; default: the one that sampled them, in local mode',
+    help: 'Engine that re-scores turns; default: the one that sampled them, in local mode',
   },
 })
 

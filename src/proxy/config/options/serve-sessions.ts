@@ -70,7 +70,7 @@ export const sessions = groupOptions('Sessions', {
     default: 'auto',
     help:
       'How to handle tool calls that an agent sends back changed: `keep` treats them as sampled, ' +
-      '`branch` begins a new row, `auto` does so only if a large part was removed',
+      '`branch` begins a new row, `auto` begins one only if a large part was removed',
   },
   continueResponses: {
     flag: 'continue-responses',

@@ -42,9 +42,7 @@ const server = groupOptions('Server', {
     flag: 'health-port',
     hidden: true,
     type: 'port',
-    help:
-      'Second port for probes: only GET /health, in plain HTTP without keys, answered by a thread ' +
-      'of its own',
+    help: 'Second port for probes: only GET /health, in plain HTTP without keys, served by a separate thread',
   },
   maxBodyBytes: {
     flag: 'max-body-bytes',
@@ -70,7 +68,7 @@ const server = groupOptions('Server', {
     hidden: true,
     type: 'basePath',
     default: '/',
-    help: 'Path before all routes, such as /llm, for an ingress that serves other things too',
+    help: 'Path prefix of all routes, such as /llm, for an ingress that other services share',
   },
   trustedProxies: {
     flag: 'trusted-proxy',
@@ -84,7 +82,7 @@ const server = groupOptions('Server', {
   config: {
     flag: 'config',
     type: 'path',
-    help: 'JSON file with any of these options; a name there has _ instead of -',
+    help: 'JSON file with any of these options; names there have _ instead of -',
   },
   answerKeepAliveMs: {
     flag: 'answer-keep-alive',
@@ -93,8 +91,8 @@ const server = groupOptions('Server', {
     type: 'duration',
     default: '0',
     help:
-      'Interval at which a space is sent while a non-streamed response is not ready; with the first ' +
-      'one the status is 200. 0: never',
+      'Interval at which a space is sent while a non-streamed response is not ready; the first ' +
+      'space is preceded by the status 200. 0: never',
   },
 })
 
@@ -103,7 +101,7 @@ const keys = groupOptions('Keys', {
     ...adminKeys,
     help:
       'Key for trainers and operators (sessions, rewards, admin). With it, every request needs a key. ' +
-      'Several keys are all valid; @file reads them from a file, one per line. On the command line, other ' +
+      'Each of several keys is valid; @file reads them from a file, one per line. On the command line, other ' +
       'users of the machine can read it',
   },
   workerKeys: {
@@ -144,8 +142,8 @@ const keys = groupOptions('Keys', {
     values: ['data', 'any'],
     default: 'data',
     help:
-      'Images, sounds and videos that agents with a key may send: data, in the body itself; any, ' +
-      'also addresses, which the engine then fetches',
+      'Images, audio and videos that agents with a key may send: data, in the body itself; any, ' +
+      'also URLs, which the engine fetches',
   },
 })
 
@@ -170,7 +168,7 @@ export const SERVE = {
       type: 'boolean',
       default: 'false',
       group: 'Process',
-      help: 'Log one line per turn at level info; otherwise it has level debug',
+      help: 'Log one line per turn at level info instead of debug',
     },
   },
 } as const satisfies CommandSpec

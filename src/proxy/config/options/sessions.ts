@@ -23,7 +23,7 @@ const tableJson = { ...json, help: 'Print the JSON of the HTTP API instead of a 
 const run = {
   flag: 'run',
   type: 'text',
-  help: 'Only sessions of this run, which are named runs/RUN/…',
+  help: 'Only sessions of this run, whose ids begin with runs/RUN/',
 } as const
 
 export const SESSIONS_LIST = {
@@ -66,7 +66,7 @@ export const SESSIONS_LIST = {
         flag: 'limit',
         type: 'integer',
         min: '1',
-        help: 'At most this many; default: all',
+        help: 'Maximum number of sessions; default: all',
       },
       json: tableJson,
     }),
@@ -86,16 +86,16 @@ export const SESSIONS_GREP = {
         min: '1',
         max: '500',
         default: '3',
-        help: 'Turns of one session',
+        help: 'Maximum number of turns per session',
       },
       limit: {
         flag: 'limit',
         type: 'integer',
         min: '1',
         default: '100',
-        help: 'At most this many turns',
+        help: 'Maximum number of turns',
       },
-      json: { ...json, help: 'Print one JSON object per line, as the HTTP API has it' },
+      json: { ...json, help: 'Print one JSON object per line, as the HTTP API returns it' },
     }),
   },
 } as const satisfies CommandSpec
@@ -189,8 +189,8 @@ export const SESSIONS_EXPORT = {
         flag: 'output',
         type: 'path',
         help:
-          'File to write, complete or not at all; default: stdout. Rows become columns in one that ends in .parquet or ' +
-          '.arrow (the latter needs the package apache-arrow)',
+          'File to write atomically; default: stdout. A name that ends in .parquet or .arrow selects that format (the ' +
+          'latter needs the package apache-arrow)',
       },
     }),
   },

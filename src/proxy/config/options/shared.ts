@@ -6,7 +6,7 @@ export const logLevel = {
   flag: 'log-level',
   type: 'enum',
   values: LOG_LEVELS,
-  // Python's names: deployments set LOG_LEVEL once for all their programs.
+  // Names of Python's log levels, since deployments set LOG_LEVEL once for all their programs.
   synonyms: { warning: 'warn', critical: 'fatal', notset: 'trace', off: 'silent' },
   default: 'info',
   env: ['LOG_LEVEL'],
@@ -49,7 +49,7 @@ export const proxyUrl = {
   flag: 'url',
   type: 'url',
   flagOnly: true,
-  help: 'Base URL of the proxy; default: where serve would listen with this environment',
+  help: 'Base URL of the proxy; default: the address at which serve listens in this environment',
 } as const
 
 export const shutdownGraceMs = {
@@ -57,7 +57,7 @@ export const shutdownGraceMs = {
   type: 'duration',
   default: '30s',
   group: 'Process',
-  help: 'How long requests in flight may take to finish after SIGTERM or SIGINT; a second signal ends them at once',
+  help: 'How long requests in flight may take to finish after SIGTERM or SIGINT; a second signal cancels them',
 } as const
 
 export const engineKind = {
@@ -93,7 +93,7 @@ export const maxConcurrency = {
   default: '1024',
 } as const
 
-/** Properties that all keys share. */
+/** The properties that the options of all keys have in common. */
 export const keyOption = {
   type: 'key',
   secret: true,

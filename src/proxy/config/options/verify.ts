@@ -38,7 +38,7 @@ export const VERIFY = {
         flag: 'any-weights',
         type: 'boolean',
         default: 'false',
-        help: 'Also compare turns of other weights than the engine has now, to see by how much they differ',
+        help: 'Also compare turns that were sampled with other weights than the engine has now',
       },
     }),
     ...addFlagGroup('Comparison', {

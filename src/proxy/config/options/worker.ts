@@ -51,7 +51,7 @@ export const WORKER = {
       engineSessionHeader,
       maxConcurrency: {
         ...maxConcurrency,
-        help: 'Requests that one engine serves at once',
+        help: 'Maximum number of concurrent requests per engine',
       },
     }),
     shutdownGraceMs,
