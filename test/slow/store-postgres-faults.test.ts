@@ -295,11 +295,14 @@ if (noPostgres !== false) {
     const reject = (url: string, message: RegExp) =>
       t.rejects(openPostgresStore({ url, durability: 'power' }), { code: 'start_failed', message })
     await reject(server.url('nowhere'), /nowhere does not exist: create it, with createdb/)
-    await reject('postgres://proxy:secret@127.0.0.1:1/x', /postgres:\/\/proxy@127.0.0.1:1\/x does not answer/)
+    await reject(
+      'postgres://proxy:secret@127.0.0.1:1/x',
+      /postgres:\/\/proxy@127.0.0.1:1\/x refuses the connection/,
+    )
     const latin = await server.newDatabase("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     await reject(latin, /has encoding LATIN1: create one with ENCODING 'UTF8'/)
     await t.rejects(openPostgresReader(await server.newDatabase()), {
-      message: /there is no record in this database/,
+      message: /this database has no tables of llm-proxy/,
     })
   })
 
@@ -357,7 +360,7 @@ if (noPostgres !== false) {
     const url = await careless.newDatabase()
     await t.rejects(openPostgresStore({ url, durability: 'power' }), {
       code: 'start_failed',
-      message: /has fsync off .* give --durability process/,
+      message: /has fsync off .* set --durability process/,
     })
     await (await openPostgresStore({ url, durability: 'process' })).close()
   })

@@ -72,7 +72,7 @@ t.test('a process that loses its store reports this and ends', async (t) => {
   const logger = fakeLogger()
   const { promise, resolve } = Promise.withResolvers<ProxyError>()
   exitOnStoreLoss(promise, logger, port)
-  resolve(new ProxyError('store_failed', "the store's writer thread is gone"))
+  resolve(new ProxyError('store_failed', "the store's writer thread has ended"))
   await promise
   t.strictSame(port.exits, [1])
   t.strictSame(logger.levels, ['error'])

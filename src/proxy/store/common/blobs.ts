@@ -1,16 +1,17 @@
 /**
- * Extraction of files from messages: usually images, as `data:` URLs in base64. The samples of a group all have the
- * same images, so the bytes are stored once for all sessions, and a message's text as the literals around them.
+ * Extraction of files from messages: usually images, as `data:` URLs in base64. The sessions of a group have the same
+ * images, so the bytes are stored once for all sessions, and a message as the literals around them.
  */
+
 /** The text before the bytes in a `data:` URL. */
 const BASE64_HEAD = ';base64,'
 
 /** Shorter blobs stay in the text: their own rows would take as much space. */
 const MIN_BASE64_CHARS = 1024
 
-/** A text without its blobs. */
+/** A text split into blobs and the literals around them. */
 interface TextWithBlobs {
-  /** One more than there are blobs: each blob, in base64, is between two literals. */
+  /** The literals, one more than there are blobs: each blob, in base64, is between two of them. */
   readonly literals: readonly string[]
   readonly blobs: readonly Buffer[]
 }
@@ -39,7 +40,7 @@ export function extractBlobs(text: string): TextWithBlobs | undefined {
   return blobs.length === 0 ? undefined : { literals: [...literals, text.slice(done)], blobs }
 }
 
-/** Returns the text that {@link extractBlobs} split. */
+/** Reverses {@link extractBlobs}. */
 export function insertBlobs({ literals, blobs }: TextWithBlobs): string {
   return literals.map((literal, index) => literal + (blobs[index]?.toString('base64') ?? '')).join('')
 }

@@ -23,12 +23,14 @@ export type MaybeAsyncMethods<T extends Methods<T>> = {
   [M in keyof T]: (...args: Parameters<T[M]>) => ReturnType<T[M]> | Promise<ReturnType<T[M]>>
 }
 
+/** A call of a method of a thread. */
 export interface ThreadCommand<T = Record<string, unknown>> {
   id: number
   method: keyof T & string
   args: unknown[]
 }
 
+/** The reply to the command with this id. */
 export type ThreadReply = { id: number; value: unknown } | { id: number; error: WireError }
 
 /** The first message of a thread, after it has opened the database or has failed to. */
@@ -42,7 +44,7 @@ export interface SchemaChange {
   to: number
 }
 
-/** A ProxyError without its class, which is lost between threads. */
+/** The fields of a ProxyError, whose class is lost between threads. */
 interface WireError {
   code: ErrorCode
   message: string
@@ -62,7 +64,7 @@ export function bindMethods<T extends object, M extends keyof T>(object: T, name
   return Object.fromEntries(bound) as Pick<T, M>
 }
 
-/** Converts an error. All but ProxyErrors come from SQLite or the disk, and become `store_failed`. */
+/** Converts an error. All but ProxyErrors come from the database or the disk, and become `store_failed`. */
 export function toWireError(thrown: unknown): WireError {
   if (thrown instanceof ProxyError) {
     return { code: thrown.code, message: thrown.message, param: thrown.param, cause: thrown.cause }
@@ -86,7 +88,8 @@ export function fromWireError({ code, message, param, cause }: WireError): Proxy
 const MIN_MOVED_BYTES = 4 * 1024
 
 /**
- * Returns the buffers to transfer to another thread rather than copy: those that a view covers completely, each once.
+ * Returns the buffers to transfer to another thread instead of copying them: those of at least {@link MIN_MOVED_BYTES}
+ * that a view covers completely, each once.
  */
 export function listTransferableBuffers(arrays: ArrayBufferView[]): Transferable[] {
   const full = arrays.filter(

@@ -15,7 +15,8 @@ export const DETAIL_SUMMED = ['tree', 'turn', 'kind', 'body'] as const
 const REWARD_SUMMED = ['session_id', 'reward', 'reward_components', 'reward_lines']
 
 /**
- * Returns the columns of a reward. Without rewards of turns the sum equals that of older rewards, which predate them.
+ * Returns the columns that the checksum of a reward covers. `reward_turns` is omitted where it is NULL, so that
+ * checksums from before this column remain valid.
  */
 export function listRewardColumns({
   reward_turns: turns,
@@ -25,7 +26,7 @@ export function listRewardColumns({
   return turns === null ? REWARD_SUMMED : [...REWARD_SUMMED, 'reward_turns']
 }
 
-/** Computes the CRC-32 of the named columns of a row, by their names in the database. */
+/** Computes the CRC-32 of the named columns of a row. */
 export function computeSum(row: object, columns: readonly string[]): number {
   const named = row as Readonly<Record<string, unknown>>
   const values = columns.map((column) => (named[column] ?? null) as ChecksumValue)

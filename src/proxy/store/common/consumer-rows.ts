@@ -20,12 +20,12 @@ export interface ConsumerRow {
 /** A row of the query that finds the sessions available to a consumer. */
 export type AvailableRow = SessionRow & { deliveries: number }
 
-/** A member of a unit that {@link ConsumerReader.findGroups} finds; members of one unit are consecutive. */
+/** A session of a unit that {@link ConsumerReader.findGroups} returns; rows of one unit are consecutive. */
 export type MemberRow = AvailableRow & { unit: string }
 
 /**
- * The lease id of sessions that are in a group and not leased yet, and of discarded ones: the lease ids of clients are
- * not empty.
+ * The lease id of sessions that were put into a group and not leased yet, and of discarded ones. Lease ids of clients
+ * are not empty.
  */
 export const NO_LEASE = ''
 

@@ -1,8 +1,10 @@
 /**
- * An agent sends a turn's completion back as an assistant message. Such an echo is stored as the text around the
- * completion and the names of the completion's parts, so that no completion is stored twice. Expansion restores the
- * echo byte for byte, with any order of keys and any other fields.
+ * The storage of echoes: assistant messages in which an agent sends the completion of a turn back. An echo is stored as
+ * the text around the completion and the names of the completion's parts, so that no completion is stored twice.
+ * Expansion restores the echo byte for byte, with any order of keys and any other fields.
  */
+
+/** The parts of a completion that an echo may contain. */
 export interface CompletionParts {
   completionText: string | null
   reasoning: string | null
@@ -10,7 +12,7 @@ export interface CompletionParts {
   toolCalls: string | null
 }
 
-/** Shorter parts are not replaced. */
+/** Shorter parts are not replaced, since their names in the template take almost as much space. */
 const MIN_PART_CHARS = 24
 
 /** The minimum saving of an echo, below which the message is stored unchanged. */
@@ -54,8 +56,8 @@ function spliceFirst(chunks: string[], name: string, part: string): string[] {
 }
 
 /**
- * Returns the parts as they are in a message's JSON text, largest first, so that a complete value is found before its
- * parts.
+ * Returns the parts as JSON, as they are in a message. A value is listed before those that it contains, so that it is
+ * replaced as one part.
  */
 function toParts({ completionText, reasoning, toolCalls }: CompletionParts): [string, string][] {
   const parts: [string, string][] = []
@@ -63,7 +65,7 @@ function toParts({ completionText, reasoning, toolCalls }: CompletionParts): [st
     parts.push(['content', JSON.stringify(completionText)])
     parts.push(['content_trimmed', JSON.stringify(completionText.trim())])
   }
-  // Listed twice because agents send back both of the fields that contain it in responses.
+  // Listed twice: responses contain the reasoning in two fields, and agents send both back.
   if (reasoning !== null) {
     const part: [string, string] = ['reasoning', JSON.stringify(reasoning)]
     parts.push(part, part)

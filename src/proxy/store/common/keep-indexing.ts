@@ -24,7 +24,7 @@ export function keepIndexing(step: () => Promise<boolean>, onFailed: (error: Err
       hasFailed = false
       later(more ? (performance.now() - began) * REST : IDLE_MS)
     } catch (error) {
-      // The thread has ended, which is reported elsewhere.
+      // The thread has ended, which the store itself reports.
       if (error instanceof ProxyError && error.code === 'store_failed' && error.cause === undefined) return
       if (!hasFailed) onFailed(error as Error)
       hasFailed = true

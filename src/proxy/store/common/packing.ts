@@ -22,6 +22,7 @@ export function unpackOptionalText(stored: TextColumn | null): string | null {
   return stored === null ? null : unpackText(stored)
 }
 
+/** The format bytes of token ids and row ids, and those of logprobs. */
 const ids = { varint: 1, int32: 2, float64: 3 } as const
 const logprobs = { float32: 1, float64: 2 } as const
 const MAX_VARINT_BYTES = 5

@@ -1,4 +1,4 @@
-/** The queue of commands for the writer, which takes them in groups: a group is one transaction. */
+/** The queue of the writer's commands, which removes them in groups: each group is committed as one transaction. */
 import { FairQueue } from '../../../base/fair-queue.ts'
 import type { ThreadCommand } from './calls.ts'
 import { getWork, splitCommand } from './text-batches.ts'
@@ -11,10 +11,10 @@ export const MAX_GROUP = 512
 /** The maximum work of a group of several operations; see {@link getWork}. */
 const MAX_GROUP_WORK = 4096
 
-/** Operations with more work are long: some milliseconds. */
+/** Operations with more work count as long: they take several milliseconds. */
 const SHORT_WORK = 256
 
-interface WaitingWrite {
+interface QueueEntry {
   readonly call: ThreadCommand<WriteMethods>
   readonly work: number
 }
@@ -25,7 +25,7 @@ interface WaitingWrite {
  */
 export class PendingCommands {
   /** The operations by session; those of one session remain in order. */
-  readonly #waiting = new FairQueue<WaitingWrite>()
+  readonly #waiting = new FairQueue<QueueEntry>()
 
   get size(): number {
     return this.#waiting.size
@@ -37,13 +37,13 @@ export class PendingCommands {
     }
   }
 
-  /** Removes and returns a group. @param isAlone whether a command must be in a separate group */
+  /** Removes and returns a group. @param isAlone whether a command must form a group alone */
   takeGroup(
     isAlone: (call: ThreadCommand<WriteMethods>) => boolean = () => false,
   ): ThreadCommand<WriteMethods>[] {
-    const isShort = ({ call, work }: WaitingWrite) => work <= SHORT_WORK && !isAlone(call)
+    const isShort = ({ call, work }: QueueEntry) => work <= SHORT_WORK && !isAlone(call)
     const group: ThreadCommand<WriteMethods>[] = []
-    // The operation that this group skips is the first of the next one.
+    // `shift` leaves skipped commands in their position, so that a command that must be alone is eventually the first.
     const first = this.#waiting.next
     if (first !== undefined && isAlone(first.call)) return [this.#waiting.shift()!.call]
     let work = 0
@@ -60,7 +60,10 @@ export class PendingCommands {
   }
 }
 
-/** Returns the session of a command other than `sweep` and `tryCommit`: the first argument, or a field of it. */
+/**
+ * Returns the session id of a command: its first argument, or a field of that. For a command of no session the result
+ * is arbitrary, and only affects the rotation.
+ */
 function getSession({ args: [first] }: ThreadCommand<WriteMethods>): string {
   return typeof first === 'string' ? first : ((first as Partial<TurnMessage> | undefined)?.sessionId ?? '')
 }

@@ -15,7 +15,7 @@ import type { ReaderMethods, TurnPage } from './reader.ts'
 
 export type ReaderMessage = ThreadCommand<ReaderMethods>[] | 'close'
 
-/** The reads of a database, which are asynchronous in some. */
+/** The methods of a reader, any of which may be asynchronous. */
 export type DatabaseReader = MaybeAsyncMethods<ReaderMethods>
 
 interface ReaderPort {

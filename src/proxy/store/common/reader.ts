@@ -70,17 +70,18 @@ export const TURN_PAGES = [
   ...TURN_READS,
 ] as const satisfies (keyof TurnPages)[]
 
-/** The next turns of a reading. Each text is included once per reading, however many turns refer to it. */
-export interface TurnPage<T extends TurnParts = TurnRecord> {
+/** The next turns of a reading. Each text is included once per reading, even if several turns refer to it. */
+export interface TurnPage<T extends PageableTurn = TurnRecord> {
   texts: [id: number, text: string][]
   turns: PageTurn<T>[]
   done: boolean
 }
 
-export type TurnParts = TurnRecord | TurnStep | TurnOutline
+/** The forms in which pages contain turns. */
+export type PageableTurn = TurnRecord | TurnStep | TurnOutline
 
 /** A turn with text ids in place of texts, and with its lists as differences from the previous turn of the reading. */
-export type PageTurn<T extends TurnParts = TurnRecord> = Omit<
+export type PageTurn<T extends PageableTurn = TurnRecord> = Omit<
   T,
   'lastMessage' | 'promptPieces' | 'tools' | 'params'
 > & {
@@ -90,6 +91,7 @@ export type PageTurn<T extends TurnParts = TurnRecord> = Omit<
   params: number
 }
 
+/** A list of texts, as the difference from the list of the previous turn. */
 export interface PageList {
   /** The number of leading texts shared with the previous turn. */
   shared: number
@@ -102,7 +104,7 @@ export interface PageList {
  */
 const MAX_PAGE_BYTES = 2 * 1024 * 1024
 
-/** A node, and the number of texts from the root to its end. */
+/** A row of `nodes`, and the number of texts in its list. */
 interface PathNode {
   id: number
   depth: number
@@ -111,11 +113,11 @@ interface PathNode {
 /** The progress of one reading of a session. */
 interface ReadingProgress extends ReadingPosition {
   sessionId: string
-  /** The nodes from the root to the turn's messages, and to its prompt. */
+  /** The nodes from the root to the last turn's messages, and to its prompt. */
   messages: PathNode[]
   prompt: PathNode[]
   textsGiven: Set<number>
-  /** The turns that were returned as steps with all their tokens: turn ids by row id. */
+  /** The closed turns that were returned as steps: turn ids by row id. */
   stepsGiven: Map<number, string>
 }
 
@@ -134,6 +136,7 @@ export class Reader implements TurnPages {
     return this.#readings.get(reading)
   }
 
+  /** Returns whether the token ids of the turn with this row id are cached. */
   hasCachedTokens(turn: number): boolean {
     return this.#sequences.isCached(turn)
   }
@@ -212,7 +215,7 @@ export class Reader implements TurnPages {
     return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], ...progress }
   }
 
-  #readNextPage<T extends TurnParts, Row extends TurnRow>(
+  #readNextPage<T extends PageableTurn, Row extends TurnRow>(
     number: number,
     sessionId: string,
     rowsAfter: (position: ReadingPosition) => Iterable<Row>,
@@ -226,13 +229,13 @@ export class Reader implements TurnPages {
     return page
   }
 
-  #nextPage<T extends TurnParts, Row extends TurnRow>(
+  #nextPage<T extends PageableTurn, Row extends TurnRow>(
     reading: ReadingProgress,
     rowsAfter: (position: ReadingPosition) => Iterable<Row>,
     getPart: (row: Row, reading: ReadingProgress) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }
-    // The session was deleted or reset since the last page: some of its rows may be gone already.
+    // If the session was deleted or reset since the last page, some of its rows may have been removed.
     if (this.#tables.findTree(reading.sessionId) !== reading.tree) return page
     let bytes = 0
     for (const row of rowsAfter(reading)) {
@@ -249,7 +252,7 @@ export class Reader implements TurnPages {
     return page
   }
 
-  /** Converts the columns that complete turns and outlines share. */
+  /** Converts the columns that all kinds of page turns have, and adds their texts to the page. */
   #sharedPart(row: TurnRow, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): PageCommonPart {
     checkSum(row, TURN_SUMMED, { sum: row.turn_sum, what: `Turn ${row.turn_id}` })
     const give = (text: number) => this.#addText(text, reading, page)
@@ -278,7 +281,7 @@ export class Reader implements TurnPages {
     const base = row.prompt_base === null ? null : progress.get(row.prompt_base)
     const promptStep =
       base === undefined
-        ? // The base was called later than this turn, or was still open when it was given out.
+        ? // The base has a higher turn index, or was still open when this reading returned it.
           { base: null, shared: 0, rest: this.#sequences.read(row.id).promptIds }
         : { base, shared: row.prompt_shared ?? 0, rest: readIds(row.prompt_rest) }
     if (row.tool_calls !== null) progress.set(row.id, row.turn_id)
@@ -289,7 +292,10 @@ export class Reader implements TurnPages {
     }
   }
 
-  /** Moves `path` to `node`. @returns the difference */
+  /**
+   * Changes `path` so that it leads to `node`.
+   * @returns the list of `node` as a difference from the list of the previous path
+   */
   #walkTo(node: number, path: PathNode[]): PageList {
     const added: PathNode[] = []
     const runs: number[][] = []

@@ -1,9 +1,9 @@
 /**
- * The messages, tools, params and prompts of requests. A request of a hundred messages repeats ninety-eight recorded
- * ones: histories form a trie per tree, in which a request is one node below the longest recorded request that it
- * extends, and each text is stored once per tree. Storage therefore stays small even if an agent edits its first
- * message on every request and thereby starts another history each time. The texts of a completion's prompt are stored
- * as such a list too.
+ * The storage of the messages, tools, params and prompts of requests. A request of a hundred messages repeats
+ * ninety-eight recorded ones, so histories form a trie per tree: a request is one node below the longest recorded
+ * request that it extends, and each text is stored once per tree. Storage therefore stays small even if an agent edits
+ * its first message on every request and thereby starts another history each time. The texts of a completion's prompt
+ * are stored as such a list too.
  */
 import { hash as digest } from 'node:crypto'
 import { extractBlobs } from './blobs.ts'
@@ -13,9 +13,9 @@ import { packRowIds, packText } from './packing.ts'
 import type { NewText, RequestTables } from './tables.ts'
 import {
   LINK_LENGTH,
-  type ListName,
   NO_TEXTS,
   type TextListMessage,
+  type TextListName,
   type TextListNode,
   type TurnMessage,
 } from './turn-message.ts'
@@ -24,7 +24,9 @@ import { toCompletion } from './turn-rows.ts'
 /** The node of the empty list. */
 export const ROOT = NO_TEXTS.node
 
-/** A text and its hash, which is computed once for the text's row and the node of the list that it ends. */
+/**
+ * A text and its hash, which is computed once for the row of the text and for the link of the list that ends with it.
+ */
 interface TextWithHash {
   readonly text: string
   readonly hash: Buffer
@@ -52,8 +54,8 @@ export class RequestWriter {
     return { whole: this.#putChunks(tree, { base: butLast, texts: texts.slice(-1) }), butLast }
   }
 
-  /** Stores a batch of a list whose end is stored later. */
-  putTextBatch(tree: number, list: ListName, texts: TextListMessage): TextListNode {
+  /** Stores a batch of a list. The rest of the list is stored later. */
+  putTextBatch(tree: number, list: TextListName, texts: TextListMessage): TextListNode {
     return list === 'messages' ? this.putMessages(tree, texts) : this.#putChunks(tree, texts)
   }
 
@@ -82,7 +84,7 @@ export class RequestWriter {
     return { node, depth, link }
   }
 
-  /** Stores the tools, or verifies their row. @returns the row */
+  /** Stores the tools, or verifies that the row in their place belongs to the tree. @returns the row */
   putTools(tree: number, tools: Exclude<TurnMessage['tools'], null>): number {
     if (typeof tools === 'string') return this.putText(tree, tools)
     if (this.#tables.findTreeOfText(tools) !== tree)
@@ -100,8 +102,8 @@ export class RequestWriter {
   }
 
   /**
-   * Returns the deepest node of the list that exists. Searches from the end: a request may be sent again before the
-   * sender knows that it was committed.
+   * Returns the longest prefix of the list that is stored. Searches from the end, because most of the list may be
+   * stored already: a client may repeat a request before the writer has replied to the first one.
    */
   #deepestKnown(tree: number, links: readonly string[], base: TextListNode): TextListNode {
     for (let index = links.length - 1; index >= 0; index -= 1) {
@@ -123,12 +125,12 @@ export class RequestWriter {
     return this.#tables.addText({ tree, hash, ...echo, blobs: null })
   }
 
-  /** Returns a message as an echo of an earlier response, if it is one. */
+  /** Returns a message as an echo of an earlier completion, if it is one. */
   #asEcho(tree: number, node: number, message: string): Pick<NewText, 'echoOf' | 'body'> | undefined {
     if (!message.includes('"assistant"')) return undefined
-    for (const answer of this.#tables.listEchoCandidates(tree, node)) {
-      const template = createEchoTemplate(message, toCompletion(answer))
-      if (template !== undefined) return { echoOf: answer.id, body: packText(template) }
+    for (const completion of this.#tables.listEchoCandidates(tree, node)) {
+      const template = createEchoTemplate(message, toCompletion(completion))
+      if (template !== undefined) return { echoOf: completion.id, body: packText(template) }
     }
     return undefined
   }
@@ -143,12 +145,16 @@ export class RequestWriter {
   }
 }
 
-/** Returns the links of the texts that follow the one with `link`. */
+/**
+ * Returns the links of `texts`, which follow the text with `link`. Each is the hash of the link before it and the text.
+ */
 function computeLinks(texts: readonly TextWithHash[], link: string): string[] {
-  let above = link
+  let previous = link
   return texts.map(({ hash }) => {
-    above = truncateHash(digest('sha256', `${above}${hash.toString('latin1')}`, 'buffer')).toString('latin1')
-    return above
+    previous = truncateHash(digest('sha256', `${previous}${hash.toString('latin1')}`, 'buffer')).toString(
+      'latin1',
+    )
+    return previous
   })
 }
 

@@ -1,4 +1,4 @@
-/** Search for a text in turns, latest first, in bounded time slices. */
+/** Searches the text of turns, latest first, in bounded time slices. */
 import { matchesFilter } from '../port/session-list.ts'
 import { encodeSearchCursor, extractTurnText, findMatch, type TurnContent } from '../port/turn-search.ts'
 import type { SearchPage, SessionRecord, TurnSearch } from '../port/turn-store.ts'
@@ -6,7 +6,7 @@ import { unpackOptionalText, unpackRowIds, unpackText } from './packing.ts'
 import type { TextRow } from './tables.ts'
 import type { CompletionRow } from './turn-rows.ts'
 
-/** The time slice of one part; other reads are served between parts. */
+/** The length of a time slice, after which other reads are served. */
 const PART_MS = 20
 
 /** The number of turns that are fetched at a time. */
@@ -20,7 +20,7 @@ export interface SearchPart extends Pick<SearchPage, 'hits'> {
 export type SearchRequest = Omit<TurnSearch, 'cursor'> & {
   /** Only turns before this one (`turns.id`) are searched. */
   before: number
-  /** Sessions whose hits have reached the limit per session. */
+  /** The ids of sessions whose hits have reached the limit per session. */
   full: readonly string[]
 }
 
@@ -37,17 +37,18 @@ type Awaitable<T> = T | Promise<T>
 
 export interface SearchSource {
   /**
-   * Returns the turns before `before` that may contain the text: all turns that are not indexed yet, and those of the
-   * others that match in the index. Latest first; at most `limit`.
+   * Returns the row ids of turns before `before` that may contain the text: all turns that are not indexed yet, and the
+   * indexed turns that match. Latest first; at most `limit`.
    */
   findCandidates(wanted: string, before: number, limit: number): Awaitable<number[]>
-  /** Returns turns in the order of `turns`, without deleted ones and those of sessions that are not wanted. */
+  /** Reads turns by row id, in order. Omits deleted turns, and turns of sessions that are not wanted. */
   readTurns(
     turns: readonly number[],
     isWanted: (session: SessionRecord) => boolean,
   ): Awaitable<{ turn: SearchCandidate; session: SessionRecord }[]>
 }
 
+/** Searches for one time slice, or until the limit of hits is reached. */
 export async function searchBatch(source: SearchSource, part: SearchRequest): Promise<SearchPart> {
   const began = performance.now()
   const wanted = part.wanted.toLowerCase()
@@ -62,10 +63,10 @@ export async function searchBatch(source: SearchSource, part: SearchRequest): Pr
     before = candidates.at(-1)!
     const isWanted = (session: SessionRecord) => !isFull(session) && matchesFilter(session, part)
     for (const { turn, session } of await source.readTurns(candidates, isWanted)) {
-      const place = isFull(session) ? undefined : findMatch(extractTurnText(turn), wanted)
-      if (place === undefined) continue
+      const match = isFull(session) ? undefined : findMatch(extractTurnText(turn), wanted)
+      if (match === undefined) continue
       const { turnId, index, startedAtMs } = turn
-      hits.push({ session, turnId, index, startedAtMs, ...place })
+      hits.push({ session, turnId, index, startedAtMs, ...match })
       found.set(session.sessionId, (found.get(session.sessionId) ?? 0) + 1)
       if (hits.length === part.limit) return { hits, lookOnBefore: turn.id }
     }
@@ -76,7 +77,7 @@ export async function searchBatch(source: SearchSource, part: SearchRequest): Pr
 /** The time limit of a page: after it the page ends with the hits so far and a cursor. */
 const PAGE_MS = 2_000
 
-/** Searches a page in parts. @param next searches one part */
+/** Searches for a page of hits, in time slices. @param next searches for one time slice */
 export async function searchPage(
   { cursor: _, ...search }: TurnSearch,
   before: number,
@@ -116,7 +117,7 @@ export interface SearchRow extends CompletionRow {
 /** A text without its hash. */
 type TextWithoutHash = Omit<TextRow, 'hash'>
 
-/** Builds a turn. @param texts the texts of its request that no earlier turn has, in order */
+/** Builds a candidate from its row. @param texts the texts of its request that no earlier turn has, in order */
 export function toSearchCandidate(row: SearchRow, texts: readonly TextWithoutHash[]): SearchCandidate {
   return {
     id: row.id,
@@ -130,7 +131,7 @@ export function toSearchCandidate(row: SearchRow, texts: readonly TextWithoutHas
   }
 }
 
-/** Returns the searchable text. Echoes are omitted, since the completion itself is searched; blobs have no text. */
+/** Returns the searchable text. Echoes are omitted, since the completion itself is searched; blobs contain no text. */
 function listLiteralTexts({ echo_of: echo, blobs, body }: TextWithoutHash): string[] {
   if (echo !== null) return []
   return [blobs === null ? unpackText(body) : (JSON.parse(unpackText(body)) as string[]).join('')]

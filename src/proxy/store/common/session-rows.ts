@@ -31,6 +31,7 @@ import { checkSum, computeSum, listRewardColumns } from './check-sums.ts'
 /** The number of sessions that are listed or aggregated before other reads are served: some milliseconds of work. */
 export const SESSIONS_AT_ONCE = 2_000
 
+/** A row of `sessions`, with the next turn index. */
 export interface SessionRow {
   id: number
   tree: number
@@ -98,7 +99,7 @@ export const NO_TURNS = {
   sampled_tokens: 0,
 }
 
-/** A new session: the columns that it is created with. */
+/** The columns of a new session that its creation determines. */
 export interface NewSessionRow
   extends Omit<SessionRow, keyof typeof NO_TURNS | 'id' | 'tree' | 'updated_at_ms'> {
   /** Shared databases: whether the node that creates the session becomes its owner. */
@@ -154,16 +155,16 @@ function createRowFilter({
   }
 }
 
-/** A part of a list: sessions that were examined in one batch. */
+/** The result of examining one batch of sessions for a list. */
 export interface ListPart extends SessionPage {
   /** The cursor at which to continue; absent: the page is complete. */
   lookOnFrom?: string
 }
 
-/** A part of an aggregate. */
+/** The aggregate of one batch of sessions. */
 export interface AggregatePart {
   tallies: AggregateList
-  /** The row after which to continue; absent: it was the last part. */
+  /** The row id after which to continue; absent: this is the last batch. */
   countOnAfter?: number
 }
 
@@ -175,8 +176,8 @@ export const AGGREGATE_COLUMNS = [
 
 export type AggregateRow = Pick<SessionRow, (typeof AGGREGATE_COLUMNS)[number]>
 
-/** The change of a session's counters by a change of its turns. */
-export interface TurnChange {
+/** The change of a session's counters that a change of its turns causes. */
+export interface SessionCounterChange {
   newTurns?: number
   openTurns?: number
   failedTurns?: number
@@ -184,7 +185,7 @@ export interface TurnChange {
   sampledTokens?: number
 }
 
-export const NO_CHANGE: Required<TurnChange> = {
+export const NO_CHANGE: Required<SessionCounterChange> = {
   newTurns: 0,
   openTurns: 0,
   failedTurns: 0,
@@ -192,7 +193,7 @@ export const NO_CHANGE: Required<TurnChange> = {
   sampledTokens: 0,
 }
 
-/** Converts a row. Its metadata, marks and reward components are parsed on first access. */
+/** Converts a row. Its metadata, marks and reward components are parsed only on access. */
 function toAggregateFields(row: AggregateRow): SessionAggregateFields & SessionFilterFields {
   return {
     sessionId: row.session_id,
@@ -274,7 +275,7 @@ export function checkReward(row: SessionRow): void {
   })
 }
 
-/** Returns the columns of a reward. */
+/** Returns the columns of a reward, with their checksum. */
 export function buildRewardColumns(sessionId: string, { reward, components, lines, turns }: Reward) {
   const columns = {
     reward,
@@ -297,34 +298,34 @@ export function createListParameters(query: SessionQuery): ListParameters {
 }
 
 /**
- * Builds a part of a list.
- * @param rows in the query's order, starting at its cursor
+ * Examines a batch of sessions for a list.
+ * @param rows in the query's order, starting after its cursor
  * @param most the maximum number of rows to examine
  */
 export function buildListPart(rows: Iterable<SessionRow>, query: SessionQuery, most: number): ListPart {
   const order = getOrder(query)
   const page: ListPart = { sessions: [] }
-  let looked = 0
+  let examined = 0
   let last = getFirstPosition(order)
-  const cursorThere = () => (looked === 0 ? query.cursor! : encodeCursor(last, order))
+  const getCursor = () => (examined === 0 ? query.cursor! : encodeCursor(last, order))
   for (const row of rows) {
     const session = toRecord(row)
     const matches = matchesFilter(session, query)
     if (matches && page.sessions.length >= query.limit) {
-      page.nextCursor = cursorThere()
+      page.nextCursor = getCursor()
       break
     }
     if (matches) page.sessions.push(session)
     last = { value: getSortValue(session, order), key: row.id }
-    looked += 1
-    if (looked < most) continue
-    page.lookOnFrom = cursorThere()
+    examined += 1
+    if (examined < most) continue
+    page.lookOnFrom = getCursor()
     break
   }
   return page
 }
 
-/** Aggregates a part. @param rows the next ones, at most {@link SESSIONS_AT_ONCE} */
+/** Aggregates a batch of sessions. @param rows at most {@link SESSIONS_AT_ONCE}; fewer only in the last batch */
 export function buildAggregatePart(
   rows: readonly AggregateRow[],
   filter: SessionFilter,

@@ -2,9 +2,9 @@
 import { AGGREGATE_COLUMNS, SESSIONS_AT_ONCE } from './session-rows.ts'
 
 /**
- * Returns the condition that a sweep deletes a session: it has expired, has no turn in flight, and is not kept for a
- * consumer that has not acknowledged it.
- * @param nowMs the expression of the time, in milliseconds since the epoch
+ * Returns the SQL condition under which a sweep deletes a session: it has expired, has no turn in flight, and is not
+ * retained for a consumer that has not acknowledged it.
+ * @param nowMs the SQL expression of the time, in milliseconds since the epoch
  */
 export function buildExpiredCondition(schema: string, nowMs: string): string {
   const isKept = `
@@ -21,14 +21,17 @@ export function buildExpiredCondition(schema: string, nowMs: string): string {
     AND NOT (${isKept})`
 }
 
-/** Returns the query of a `SessionCount`. @param expired the condition that {@link buildExpiredCondition} returns */
+/**
+ * Returns the SQL query of a `SessionCount`.
+ * @param expired the condition that {@link buildExpiredCondition} returns
+ */
 export function buildCountQuery(schema: string, expired: string): string {
   return `
     SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
       count(*) FILTER (WHERE ${expired}) AS expired FROM ${schema}sessions`
 }
 
-/** Returns the query of the rows that a part of an aggregate reads. @param after the parameter of the row before them */
+/** Returns the SQL query of a batch of rows to aggregate. @param after the SQL parameter with the row id before them */
 export function buildAggregateQuery(schema: string, after: string): string {
   const columns = AGGREGATE_COLUMNS.join(', ')
   return `SELECT ${columns} FROM ${schema}sessions WHERE id > ${after} ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`

@@ -7,12 +7,12 @@ import {
   formatMarksColumn,
   type NewSessionRow,
   NO_TURNS,
+  type SessionCounterChange,
   type SessionRow,
-  type TurnChange,
   toRecord,
 } from './session-rows.ts'
 
-/** The operations of the port that a session's row alone answers. */
+/** The operations of the port that change only the row of a session. */
 type PortWrites = ThreadMethods<Pick<TurnStore, (typeof SESSION_WRITES)[number]>>
 
 export abstract class SessionWriter<R extends SessionRow = SessionRow> implements PortWrites {
@@ -24,7 +24,7 @@ export abstract class SessionWriter<R extends SessionRow = SessionRow> implement
    */
   abstract checkEpoch(sessionId: string, epoch: number): void
   /** Updates the session's counters after a change of its turns. */
-  abstract touch(sessionId: string, change: TurnChange, atMs: number): void
+  abstract touch(sessionId: string, change: SessionCounterChange, atMs: number): void
 
   abstract find(sessionId: string): R | undefined
   /** @param isOwn whether this node becomes the owner, in a database that several nodes share */
@@ -34,7 +34,7 @@ export abstract class SessionWriter<R extends SessionRow = SessionRow> implement
   protected abstract remove(row: R): void
   /** Adds a tree for turns. @returns its row */
   protected abstract createTree(): number
-  /** Marks a tree, whose rows are removed later, in batches. */
+  /** Marks a tree as dropped; its rows are removed later, in batches. */
   protected abstract dropTree(tree: number): void
 
   create({ isOwn, ...session }: NewSessionRow): SessionCreation {

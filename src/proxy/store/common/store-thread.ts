@@ -12,6 +12,7 @@ import {
   type ThreadReply,
 } from './calls.ts'
 
+/** The roles of the threads of a store. */
 export type StoreRole = 'writer' | 'reader'
 
 /** The subset of a thread that this module uses; a `Worker` implements it. */
@@ -34,14 +35,14 @@ export function createThreadSpawner(entryPoints: Record<StoreRole, URL>): Thread
 
 interface StoreThreadOptions {
   /**
-   * Called for each message of the thread with the number of commands that it answers, and the time since the first of
-   * them was issued.
+   * Called for each message of the thread with the number of commands that it replies to, and the time since the first
+   * of them was issued.
    */
   onReplies?: ((count: number, waitedMs: number) => void) | undefined
   spawn: ThreadSpawner
 }
 
-interface CommandToSend {
+interface OutgoingCommand {
   call: ThreadCommand
   transfer: Transferable[]
 }
@@ -52,10 +53,11 @@ interface PendingCommand {
   calledAtMs: number
 }
 
+/** A thread of the store, to which commands are sent. */
 export class StoreThread<T extends Methods<T>> {
   /**
-   * Whether the previous process that wrote the database shut down cleanly. Only for a database that one process
-   * writes.
+   * Whether the previous process that wrote the database shut down cleanly. Always false for a database that several
+   * nodes share.
    */
   readonly endedWell: boolean
   /** The migration that the thread made when it opened the database. */
@@ -64,7 +66,7 @@ export class StoreThread<T extends Methods<T>> {
   readonly #exited: Promise<void>
   readonly #pending = new Map<number, PendingCommand>()
   /** Commands of the current event-loop tick: waking the thread costs more than sending it another command. */
-  #unsent: CommandToSend[] = []
+  #unsent: OutgoingCommand[] = []
   #lastId = 0
   /** Set once no further command can be served. */
   #ended: ProxyError | undefined
@@ -108,7 +110,7 @@ export class StoreThread<T extends Methods<T>> {
     })
     this.#exited = new Promise((resolve) => {
       worker.once('exit', () => {
-        this.#fail(`the store's ${role} thread is gone`)
+        this.#fail(`the store's ${role} thread has ended`)
         resolve()
       })
     })
@@ -159,7 +161,7 @@ export class StoreThread<T extends Methods<T>> {
     }
   }
 
-  #sendAlone(unsent: CommandToSend): void {
+  #sendAlone(unsent: OutgoingCommand): void {
     const { id, method } = unsent.call
     try {
       this.#post([unsent])
@@ -173,7 +175,7 @@ export class StoreThread<T extends Methods<T>> {
     }
   }
 
-  #post(unsent: readonly CommandToSend[]): void {
+  #post(unsent: readonly OutgoingCommand[]): void {
     this.#worker.postMessage(
       unsent.map(({ call }) => call),
       unsent.flatMap(({ transfer }) => transfer),
@@ -181,7 +183,7 @@ export class StoreThread<T extends Methods<T>> {
   }
 
   #notify(replies: readonly ThreadReply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
-    // Commands that the thread issues to itself have no caller here.
+    // Batches of texts have no pending command: their replies are ignored.
     const commands = replies.flatMap(({ id }) => this.#pending.get(id) ?? [])
     const [first] = commands
     if (first) onReplies(commands.length, performance.now() - first.calledAtMs)

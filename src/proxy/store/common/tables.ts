@@ -1,7 +1,6 @@
 /**
- * The operations that the store's common logic requires of a database: rows, found by their keys and stored. `sqlite/`
- * implements them with prepared statements, `postgres/` with rows that it has fetched before. The columns are the same
- * in both.
+ * The operations that the store's common logic requires of a database: finding and storing rows. `sqlite/` implements
+ * them with prepared statements, `postgres/` with rows that it has loaded before. The columns are the same in both.
  */
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type { SessionStatus, TurnStatus } from '../port/turn-store.ts'
@@ -11,6 +10,7 @@ import type { CompletionRow, StepRow, TurnRow } from './turn-rows.ts'
 /** Values by column name. */
 export type ColumnValues = Readonly<Record<string, unknown>>
 
+/** The columns of a new row of `nodes`. */
 export interface NewNode {
   tree: number
   parent: number
@@ -20,6 +20,7 @@ export interface NewNode {
   sum: number
 }
 
+/** The columns of a new row of `texts`. */
 export interface NewText {
   tree: number
   hash: Buffer
@@ -28,6 +29,7 @@ export interface NewText {
   body: TextColumn
 }
 
+/** The operations on tables that storing a request requires. */
 export interface RequestTables {
   findText(tree: number, hash: Buffer): number | undefined
   findTreeOfText(id: number): number | undefined
@@ -49,12 +51,14 @@ export interface PromptColumns {
   rest: Buffer | null
 }
 
+/** The columns of `turns` that contain a turn's token ids, and their checksum. */
 export interface SequenceRow extends PromptColumns {
   id: number
   completion: Buffer | null
   sum: number | null
 }
 
+/** The operations on tables that packing and assembling token ids require. */
 export interface SequenceTables {
   findSequence(id: number): SequenceRow | undefined
   /** Returns turns whose sequences this turn's prompt may extend, the most likely first. */
@@ -63,9 +67,9 @@ export interface SequenceTables {
 }
 
 /** An open turn: its id, and the columns of its request. */
-export type OpenRow = ColumnValues & { id: number; tree: number; node: number }
+export type OpenTurnRow = ColumnValues & { id: number; tree: number; node: number }
 
-/** The columns of an ended turn that delivery reads or changes. */
+/** The columns of an ended turn that a delivery report or a redelivery reads or changes. */
 export interface TurnEndRow {
   id: number
   status: TurnStatus
@@ -76,10 +80,11 @@ export interface TurnEndRow {
   session_status: SessionStatus
 }
 
+/** The operations on tables that the writer requires. */
 export interface TurnTables extends RequestTables, SequenceTables {
   /** Adds an open turn. */
   openTurn(row: ColumnValues): void
-  findOpen(tree: number, turnId: string): OpenRow | undefined
+  findOpen(tree: number, turnId: string): OpenTurnRow | undefined
   /** Closes an open turn. @param row its columns, with its outcome */
   closeTurn(id: number, row: ColumnValues): void
   /** Adds a turn that has ended already. @returns its row */
@@ -112,6 +117,7 @@ export interface ReadingPosition {
   id: number
 }
 
+/** The operations on tables that the reader requires. */
 export interface ReaderTables extends SequenceTables {
   findTree(sessionId: string): number | undefined
   /** Returns turns without the columns of token ids. */
@@ -128,8 +134,8 @@ export interface ReaderTables extends SequenceTables {
 }
 
 /**
- * The number of completions with which an assistant message is compared: the latest ones after its history, and the
- * session's latest.
+ * The number of completions with which an assistant message is compared: at most this many of the latest that followed
+ * its history (in SQLite), and at most this many of the latest in its tree.
  */
 export const MAX_ECHO_CANDIDATES = 8
 

@@ -1,9 +1,10 @@
 /**
- * A request of thousands of new messages is stored in batches, between which the writer serves other sessions. Its turn
- * follows them, uses what they have stored, and stores the rest itself.
+ * The storage of large requests. A request of thousands of new messages is stored in batches, between which the writer
+ * serves other sessions. The command of the turn follows the batches, refers to what they have stored, and stores the
+ * rest.
  */
 import type { ThreadCommand } from './calls.ts'
-import type { ListName, TextBatch, TextListMessage, TextListNode, TurnMessage } from './turn-message.ts'
+import type { TextBatch, TextListMessage, TextListName, TextListNode, TurnMessage } from './turn-message.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** The unit of a group's work: one text, or 4 KiB of text; about 12 µs each. */
@@ -20,9 +21,9 @@ const NO_REPLY = 0
  */
 class TextBatches implements TextListMessage {
   readonly #full: TextListMessage
-  /** The start of each batch, and the end of the last one. */
+  /** The positions at which batches begin and end: each ends where the next one begins. */
   readonly #indices: number[]
-  /** The ends of the stored batches, in order. */
+  /** The nodes of the stored batches, in order. */
   readonly #ends: TextListNode[] = []
 
   constructor(full: TextListMessage) {
@@ -38,11 +39,11 @@ class TextBatches implements TextListMessage {
     return this.#full.texts.slice(this.#indices[this.#ends.length])
   }
 
-  listBatches(turn: Pick<TurnMessage, 'sessionId' | 'epoch'>, list: ListName): TextBatch[] {
-    return this.#indices.slice(1).map((end, order) => this.#stretch({ ...turn, list }, order, end))
+  listBatches(turn: Pick<TurnMessage, 'sessionId' | 'epoch'>, list: TextListName): TextBatch[] {
+    return this.#indices.slice(1).map((end, order) => this.#createBatch({ ...turn, list }, order, end))
   }
 
-  #stretch(of: Pick<TextBatch, 'sessionId' | 'epoch' | 'list'>, order: number, end: number): TextBatch {
+  #createBatch(of: Pick<TextBatch, 'sessionId' | 'epoch' | 'list'>, order: number, end: number): TextBatch {
     const ends = this.#ends
     const texts = this.#full.texts.slice(this.#indices[order], end)
     const before = () => (order === 0 ? this.#full.base : ends[order - 1])
@@ -59,24 +60,24 @@ class TextBatches implements TextListMessage {
   }
 }
 
-/** Returns the commands that replace a command: batches of it if it is long, and the command after them. */
+/** Returns the commands that replace a command: if its texts are long, batches of them, and then the command itself. */
 export function splitCommand(call: ThreadCommand<WriteMethods>): ThreadCommand<WriteMethods>[] {
   if (!carriesTexts(call)) return [call]
   const [turn, ...others] = call.args as [TurnMessage, ...unknown[]]
   const before: ThreadCommand<WriteMethods>[] = []
-  const lists: Partial<Record<ListName, TextListMessage>> = {}
+  const lists: Partial<Record<TextListName, TextListMessage>> = {}
   for (const list of ['messages', 'prompt'] as const) {
     if (computeTextWork(turn[list].texts) <= MAX_BATCH_WORK) continue
-    const stretched = new TextBatches(turn[list])
-    lists[list] = stretched
+    const batches = new TextBatches(turn[list])
+    lists[list] = batches
     const { sessionId, epoch } = turn
-    const chunks = stretched.listBatches({ sessionId, epoch }, list)
-    for (const chunk of chunks) before.push({ id: NO_REPLY, method: 'putTextBatch', args: [chunk] })
+    for (const batch of batches.listBatches({ sessionId, epoch }, list))
+      before.push({ id: NO_REPLY, method: 'putTextBatch', args: [batch] })
   }
   return [...before, { ...call, args: [{ ...turn, ...lists }, ...others] }]
 }
 
-/** Returns the work of a command's new texts; ids and logprobs cost hardly anything. */
+/** Returns the work of a command's new texts; token ids and logprobs cost little in comparison. */
 export function getWork(call: ThreadCommand<WriteMethods>): number {
   if (call.method === 'putTextBatch') return (call.args[0] as TextBatch).work
   if (!carriesTexts(call)) return 1

@@ -23,7 +23,7 @@ import {
 } from '../port/turn-store.ts'
 import type { RemoteMethods } from './calls.ts'
 import { keepIndexing } from './keep-indexing.ts'
-import type { PageList, PageTurn, ReaderMethods, TurnPage, TurnParts } from './reader.ts'
+import type { PageableTurn, PageList, PageTurn, ReaderMethods, TurnPage } from './reader.ts'
 import { searchPage } from './search.ts'
 import type { AggregatePart } from './session-rows.ts'
 import { forwardMethods, type StoreThread } from './store-thread.ts'
@@ -34,19 +34,19 @@ type ForwardableRead = (typeof READS)[number]
 
 export type ThreadReader = PageReader & TurnReader & ConsumerReader & ImportReader
 
-/** Returns the reader whose thread this is. */
+/** Returns a reader that sends its commands to the thread. */
 export function connectReader(thread: StoreThread<ReaderMethods>): ThreadReader {
   return Object.assign(new PageReader(thread), forwardReads(thread))
 }
 
-/** Returns the reads that are forwarded to the thread as they are. */
+/** Returns the reads whose arguments and results are forwarded unchanged. */
 export function forwardReads(
   thread: StoreThread<ReaderMethods>,
 ): RemoteMethods<Pick<ReaderMethods, ForwardableRead>> {
   return forwardMethods<ReaderMethods, ForwardableRead>(thread, READS)
 }
 
-/** The reads that take several commands, or whose results are assembled from the replies. */
+/** The reads that need several commands, or whose results are assembled from the replies. */
 export class PageReader implements Omit<TurnReader, ForwardableRead> {
   readonly #thread: StoreThread<ReaderMethods>
   #lastReading = 0
@@ -121,7 +121,7 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
     return this.#read((reading) => this.#thread.execute('readOutlinePage', [reading, sessionId]))
   }
 
-  async *#read<T extends TurnParts>(
+  async *#read<T extends PageableTurn>(
     nextPage: (reading: number) => Promise<TurnPage<T>>,
     messages?: MessageTree,
   ): AsyncIterable<T> {
@@ -137,7 +137,7 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
         for (const turn of page.turns) yield assembler.assemble(turn)
       }
     } finally {
-      // The consumer left early. A thread that has ended has discarded the reading anyway.
+      // The caller stopped early. A thread that has ended has no readings.
       if (!done) this.#thread.execute('endReading', [reading]).catch(() => {})
     }
   }
@@ -175,7 +175,7 @@ class TurnAssembler {
     for (const [id, text] of texts) this.#texts.set(id, text)
   }
 
-  assemble<T extends TurnParts>(paged: PageTurn<T>): T {
+  assemble<T extends PageableTurn>(paged: PageTurn<T>): T {
     const { messages, prompt, ...turn } = paged
     this.#lastMessage = getAncestor(this.#lastMessage, messages.shared)
     for (const id of messages.added)

@@ -32,7 +32,7 @@ const NO_IDS = new Int32Array(0)
 
 const WRITES = [...SESSION_WRITES, ...TURN_WRITES, ...CONSUMER_WRITES, ...IMPORT_WRITES] as const
 
-type Write = (typeof WRITES)[number]
+type ForwardableWrite = (typeof WRITES)[number]
 
 interface ThreadStoreHooks {
   /** The access to a database that several nodes share; absent for others. */
@@ -43,12 +43,15 @@ interface ThreadStoreHooks {
   onClosed?: (() => void) | undefined
 }
 
-/** The operations that do more than send a command. */
-export class ThreadStore extends PageReader implements Omit<TurnStore, keyof ThreadReader | Write> {
+/** The store of a proxy: operations that do more than send one command. `connect` adds the others. */
+export class ThreadStore
+  extends PageReader
+  implements Omit<TurnStore, keyof ThreadReader | ForwardableWrite>
+{
   readonly #writer: StoreThread<WriteMethods>
   readonly #sent = new TurnSender()
-  /** Whether it is unknown if a commit is possible: at the start, and after a failed write. */
-  #isInDoubt = true
+  /** Whether {@link check} must commit: at the start, and after a failed write. */
+  #mustCheck = true
   /** The number of failed writes. */
   #failures = 0
   /** The check that is running: concurrent probes share one check of a store that hangs. */
@@ -59,14 +62,14 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
   readonly shared: NodeCoordination | undefined
   readonly endedWell: boolean
 
-  /** Returns the store whose threads these are. */
+  /** Returns a store that sends its commands to the threads. */
   static connect(
     writer: StoreThread<WriteMethods>,
     reader: StoreThread<ReaderMethods>,
     hooks: ThreadStoreHooks = {},
   ): ThreadStore & TurnStore {
     const store = new ThreadStore(writer, reader, hooks)
-    const writes = forwardMethods<WriteMethods, Write>({ execute: store.#call }, WRITES)
+    const writes = forwardMethods<WriteMethods, ForwardableWrite>({ execute: store.#call }, WRITES)
     return Object.assign(store, forwardReads(reader), writes)
   }
 
@@ -129,7 +132,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
   closeTurn(outcome: TurnOutcome): Promise<void> {
     const opening = this.#openings.take(outcome.sessionId, outcome.turnId)
     if (opening === undefined) return this.#sendOutcome(outcome)
-    const recorded = this.#sendWhole(opening.turn, outcome)
+    const recorded = this.#sendCompleteTurn(opening.turn, outcome)
     opening.settle(recorded)
     // If the session does not exist, the opening is rejected; there is nothing to close.
     return recorded.catch(rethrowUnlessSessionIsGone)
@@ -144,7 +147,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
    * sync.
    */
   async check(): Promise<void> {
-    if (!this.#isInDoubt) return
+    if (!this.#mustCheck) return
     this.#checking ??= this.#tryCommit().finally(() => {
       this.#checking = undefined
     })
@@ -155,7 +158,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
     const failures = this.#failures
     await this.#call('tryCommit', [])
     // Another write may have failed meanwhile.
-    if (failures === this.#failures) this.#isInDoubt = false
+    if (failures === this.#failures) this.#mustCheck = false
   }
 
   /** Closes the reader first: the last connection to close removes the write-ahead log. */
@@ -168,8 +171,8 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
   }
 
   /**
-   * Discards the knowledge of stored rows on a claim: another node may have owned the session meanwhile. A node that cannot
-   * read who owns a session serves no requests, as if its writes failed.
+   * Intercepts coordination. A claim discards the cached rows of a session, since another node may have owned it
+   * meanwhile. A node that cannot read the owners of sessions serves no requests, as if its writes failed.
    */
   #watch(shared: NodeCoordination): NodeCoordination {
     return intercept(shared, {
@@ -190,7 +193,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
   }
 
   #noteFailure(): void {
-    this.#isInDoubt = true
+    this.#mustCheck = true
     this.#failures += 1
   }
 
@@ -205,12 +208,12 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
     if (turn !== undefined) recorded(turn)
   }
 
-  async #sendWhole(turn: OpenTurn, outcome: TurnOutcome): Promise<void> {
+  async #sendCompleteTurn(turn: OpenTurn, outcome: TurnOutcome): Promise<void> {
     const request = this.#sent.pack(turn)
-    const answer = this.#sent.packOutcome(outcome)
-    const known = await this.#write('recordTurn', [request.sent, answer.sent], listBuffers(answer.sent))
+    const response = this.#sent.packOutcome(outcome)
+    const known = await this.#write('recordTurn', [request.sent, response.sent], listBuffers(response.sent))
     request.recorded(known.request)
-    answer.recorded(known.turn)
+    response.recorded(known.turn)
   }
 
   /**

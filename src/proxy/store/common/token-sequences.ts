@@ -1,5 +1,5 @@
 /**
- * Prompt ids as the difference from an earlier turn. The sequence of a turn is its prompt ids followed by its
+ * The storage of prompt ids as differences from earlier turns. The sequence of a turn is its prompt ids followed by its
  * completion ids; the next prompt of the conversation begins with it, so that only the new ids must be stored.
  */
 import { ProxyError } from '../../../base/errors.ts'
@@ -26,7 +26,6 @@ export class TokenSequences {
   /** Finds the turn whose sequence shares the longest prefix with this turn's prompt, and packs the difference. */
   pack(turn: { id: number; tree: number; node: number }, promptIds: Int32Array): PromptColumns {
     const best = this.#findBase(turn, promptIds)
-    // A reference to fewer tokens would cost more than it saves.
     if (best.shared < MIN_SHARED_TOKENS) return { base: null, shared: null, rest: packIds(promptIds) }
     return { ...best, rest: packIds(promptIds.subarray(best.shared)) }
   }
@@ -41,7 +40,7 @@ export class TokenSequences {
     return this.#cache.get(id) !== undefined
   }
 
-  /** Discards the cache: a rolled back transaction may have stored other ids under the same row ids. */
+  /** Discards all cached sequences. To be called after a rollback: the row ids of its turns may be assigned again. */
   forget(): void {
     this.#cache.clear()
   }
@@ -70,7 +69,7 @@ export class TokenSequences {
       if (sequence === undefined) continue
       const shared = getSharedLength(sequence, promptIds)
       if (shared > best.shared) best = { base, shared }
-      // If the prompt extends this sequence to its end, the turn continues that turn.
+      // A prompt that is contained in a complete sequence, or begins with it, continues that turn.
       if (shared === promptIds.length || (shared === sequence.length && shared > 0)) break
     }
     return best
@@ -86,7 +85,10 @@ export class TokenSequences {
     }
   }
 
-  /** Assembles a sequence from the nearest cached ancestor, iteratively: a chain may be ten thousand turns deep. */
+  /**
+   * Assembles a sequence from that of the nearest cached ancestor. Iterates, because a chain may have ten thousand
+   * turns.
+   */
   #sequence(id: number): Int32Array {
     const chain: SequenceRow[] = []
     let start = this.#cache.get(id)
@@ -108,7 +110,7 @@ export class TokenSequences {
 function assembleSequence(start: Int32Array, chain: SequenceRow[]): Int32Array {
   const growing = new GrowingIds(start)
   for (const row of chain) {
-    growing.cut(row.shared ?? 0)
+    growing.truncate(row.shared ?? 0)
     if (row.rest !== null) growing.append(unpackIds(row.rest))
     if (row.completion !== null) growing.append(unpackIds(row.completion))
   }
@@ -119,6 +121,7 @@ function toColumns({ base, shared, rest, completion }: SequenceRow) {
   return { prompt_base: base, prompt_shared: shared, prompt_rest: rest, completion_ids: completion }
 }
 
+/** Token ids in a buffer that grows by doubling. */
 class GrowingIds {
   #ids: Int32Array
   #length: number
@@ -128,7 +131,7 @@ class GrowingIds {
     this.#length = start.length
   }
 
-  cut(length: number): void {
+  truncate(length: number): void {
     this.#length = length
   }
 

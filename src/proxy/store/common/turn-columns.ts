@@ -1,7 +1,7 @@
 /**
- * How `turns` stores the recorded fields of a turn (`protocol/schema/turn.ts`): the columns with their types, and which
- * checksum covers them. A field without an entry here has one column, named like its property, with the type of its
- * value; no checksum covers it, because nodes of the previous release verify the checksums of new rows.
+ * The storage of the recorded fields of a turn (`protocol/schema/turn.ts`) in `turns`: the columns, their types, and
+ * the checksum that covers them. A field without an entry here has one column, named like its property, with the type
+ * of its value; no checksum covers it, because nodes of the previous release verify the checksums of new rows.
  */
 import { RECORD_FIELDS, type RecordField, toCamelCase } from '../../../protocol/schema/turn.ts'
 import { packOptionalText, packText, type TextColumn, unpackOptionalText } from './packing.ts'
@@ -12,11 +12,13 @@ export type ColumnType = 'integer' | 'real' | 'text' | 'bytes'
 interface TurnColumn {
   /** Absent: the type of the field's value. */
   readonly type?: ColumnType
-  /** The checksum that covers it, `ids_sum` or `turn_sum`, in the order of the columns. */
+  /**
+   * The checksum that covers the column: `ids_sum` or `turn_sum`. Both read columns in the order of their definition.
+   */
   readonly sum?: 'ids' | 'turn'
   /** The property of the field. Default: the column's name in camel case. */
   readonly property?: string
-  /** How its value is stored. Default: by the type of the value. */
+  /** The conversion of the value. Default: the one for its type. */
   readonly codec?: Codec
 }
 
@@ -42,7 +44,7 @@ const TEXT: Codec = {
   unpack: (column) => unpackOptionalText(column as TextColumn | null),
 }
 
-/** The text of a list, which an open turn does not have yet. */
+/** The JSON text of a list; NULL in an open turn. */
 const LIST: Codec = {
   pack: (value) => packText(value as string),
   unpack: (column) => unpackOptionalText(column as TextColumn | null) ?? '[]',
@@ -66,7 +68,7 @@ const NAME: TurnColumn = { codec: UNCHANGED, sum: 'turn' }
 /** A reference to a row of `nodes` or `texts`. */
 const REFERENCE: TurnColumn = { type: 'integer', sum: 'turn' }
 
-/** The columns that a turn has from its beginning. */
+/** The columns that are written when a turn opens. */
 const requestColumns: TurnColumns = {
   tree: { type: 'integer' },
   call_index: { property: 'index', sum: 'turn' },
@@ -80,7 +82,7 @@ const requestColumns: TurnColumns = {
   prompt_node: REFERENCE,
 }
 
-/** The columns that a turn has from its end on; all but `status` are null before. */
+/** The columns that are written when a turn ends; all but `status` are NULL before. */
 const outcomeColumns: TurnColumns = {
   status: { codec: UNCHANGED },
   ended_at_ms: SUMMED,
@@ -109,20 +111,23 @@ const outcomeColumns: TurnColumns = {
   turn_sum: { type: 'integer' },
 }
 
-/** The recorded fields whose columns are not one value: `turns.ts` and `turn-rows.ts` convert them. */
+/**
+ * The recorded fields that `turns.ts` and `turn-rows.ts` convert: those that are stored as references, in several
+ * columns, or packed.
+ */
 const CONVERTED = new Set([
   ...['tools', 'params', 'error'],
   ...['promptTokenIds', 'completionTokenIds', 'completionLogprobs'],
 ])
 
-/** A column of `turns` that is defined completely. */
+/** A column of `turns`, with all defaults filled in. */
 interface ColumnDefinition {
   readonly name: string
   readonly part: 'request' | 'outcome'
   readonly type: ColumnType
   readonly sum: 'ids' | 'turn' | undefined
   readonly isNullable: boolean
-  /** The field that is its value; absent: none. */
+  /** The field whose value the column contains; undefined: none. */
   readonly value: { readonly property: string; readonly codec: Codec } | undefined
 }
 
@@ -166,7 +171,7 @@ function defineColumn(
 
 /**
  * Returns the type of the column for a field's value, and the conversion.
- * @throws Error if there is none for the type, or if older turns could not have the field
+ * @throws Error if there is none for the type, or if the field is not nullable although older turns lack it
  */
 function getStorage({ name, type, form, since, whenNull }: RecordField): [ColumnType, Codec] {
   const kinds = getJsonTypes(type)
@@ -205,10 +210,13 @@ export const REQUEST_COLUMNS = getNames(({ part }) => part === 'request')
 /** The names of the columns of an outcome, in the order in which their values are bound. */
 export const OUTCOME_COLUMNS = getNames(({ part }) => part === 'outcome')
 
-/** The tokens of a turn: the reader assembles sequences from these columns alone. */
+/**
+ * The columns of a turn's tokens, which `ids_sum` covers. Sequences are assembled and verified from these columns
+ * alone.
+ */
 export const IDS_SUMMED = getNames(({ sum }) => sum === 'ids')
 
-/** The other columns of a turn that do not change after its end. */
+/** Other columns that do not change after the end of a turn, which `turn_sum` covers. */
 export const TURN_SUMMED = getNames(({ sum }) => sum === 'turn')
 
 /** The columns of a turn as SQL, with those of its token ids. */
@@ -233,24 +241,25 @@ export function getTurnColumnType(name: string): ColumnType {
 
 type ValueColumn = ColumnDefinition & { readonly value: NonNullable<ColumnDefinition['value']> }
 
-const VALUES = TURN_COLUMNS.filter((column): column is ValueColumn => column.value !== undefined)
-const VALUES_OF = {
-  request: VALUES.filter(({ part }) => part === 'request'),
-  outcome: VALUES.filter(({ part }) => part === 'outcome'),
+const VALUE_COLUMNS = TURN_COLUMNS.filter((column): column is ValueColumn => column.value !== undefined)
+const VALUE_COLUMNS_BY_PART = {
+  request: VALUE_COLUMNS.filter(({ part }) => part === 'request'),
+  outcome: VALUE_COLUMNS.filter(({ part }) => part === 'outcome'),
 }
 
-/** Returns the columns of a part of a turn for those of its fields that are one column each. */
+/** Returns the columns of those fields that are stored as one column each. */
 export function packFields(part: 'request' | 'outcome', values: object): Record<string, unknown> {
   const row: Record<string, unknown> = {}
-  for (const { name, value } of VALUES_OF[part])
+  for (const { name, value } of VALUE_COLUMNS_BY_PART[part])
     row[name] = value.codec.pack((values as Values)[value.property])
   return row
 }
 
-/** Returns the fields of a turn that are one column each. */
+/** Returns the fields that are stored as one column each. */
 export function unpackFields(row: object): Record<string, unknown> {
   const values: Record<string, unknown> = {}
-  for (const { name, value } of VALUES) values[value.property] = value.codec.unpack((row as Values)[name])
+  for (const { name, value } of VALUE_COLUMNS)
+    values[value.property] = value.codec.unpack((row as Values)[name])
   return values
 }
 

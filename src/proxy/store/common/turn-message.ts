@@ -1,9 +1,10 @@
 /**
- * The form in which a turn is sent to the writer thread, and the reply. Data that an earlier turn of the session has is
- * sent as a reference to the stored row: a request of a hundred messages repeats ninety-eight.
+ * The messages in which turns are sent to the writer thread, and its replies. Data that an earlier turn of the session
+ * has is sent as a reference to the stored row: a request of a hundred messages repeats ninety-eight.
  */
 import type { OpenTurn, TurnOutcome } from '../port/turn-store.ts'
 
+/** A turn to open, with references to stored texts. */
 export type TurnMessage = Omit<OpenTurn, 'lastMessage' | 'promptPieces' | 'tools'> & {
   messages: TextListMessage
   prompt: TextListMessage
@@ -11,6 +12,7 @@ export type TurnMessage = Omit<OpenTurn, 'lastMessage' | 'promptPieces' | 'tools
   tools: string | number | null
 }
 
+/** The outcome of a turn, with a reference to the prompt of a stored turn. */
 export type OutcomeMessage = Omit<TurnOutcome, 'promptTokenIds'> & {
   /** null: the engine did not report the prompt. */
   prompt: PromptReference | null
@@ -18,7 +20,7 @@ export type OutcomeMessage = Omit<TurnOutcome, 'promptTokenIds'> & {
 
 /** A prompt's token ids: the first `shared` tokens of a committed turn, followed by the rest. */
 export interface PromptReference {
-  /** The row of the turn; null if the sender knows of none. */
+  /** The row of the turn; null: the sender knows no such turn. */
   base: number | null
   shared: number
   rest: Int32Array
@@ -26,23 +28,24 @@ export interface PromptReference {
 
 /** A list of messages, or of a prompt's texts. */
 export interface TextListMessage {
-  /** The stored list that these texts extend. */
+  /** The stored list that the texts extend. */
   base: TextListNode
-  /** The texts after it. */
+  /** The texts after those of `base`. */
   texts: readonly string[]
 }
 
-export type ListName = 'messages' | 'prompt'
+/** The lists of texts of a request. */
+export type TextListName = 'messages' | 'prompt'
 
-/** A batch of the texts of a turn that is sent after it; see `text-batches.ts`. */
+/** A batch of texts, which precedes the command of its turn; see `text-batches.ts`. */
 export interface TextBatch extends Pick<TurnMessage, 'sessionId' | 'epoch'> {
-  readonly list: ListName
+  readonly list: TextListName
   readonly work: number
-  /** undefined: an earlier batch has not been stored. */
+  /** The texts, and the stored list before them; undefined: an earlier batch has not been stored. */
   readonly texts: TextListMessage | undefined
-  /** To be called with the end of these texts after each write of them. */
+  /** Called with the end of these texts after each write of them. */
   onWritten(end: TextListNode): void
-  /** To be called if they were not committed after all. */
+  /** Called if the transaction that wrote the texts was not committed. */
   onUndone(): void
 }
 
@@ -56,6 +59,7 @@ export interface TextListNode {
   link: string
 }
 
+/** The length of a link: the first bytes of a SHA-256, as Latin-1 characters. */
 export const LINK_LENGTH = 16
 
 /** The empty list, whose link has the same length as every other. */

@@ -34,6 +34,7 @@ export interface TurnRow extends CompletionRow {
   turn_sum: number | null
 }
 
+/** The columns of a turn with its token ids. */
 export interface StepRow extends TurnRow {
   prompt_base: number | null
   prompt_shared: number | null
@@ -58,14 +59,14 @@ export function getOutlinePart(row: StepRow) {
   }
 }
 
-/** A turn without its tokens, and with references in place of texts. */
+/** The fields of a turn without its tokens; tools and params are row ids. */
 type FieldValues = Omit<
   RecordPart<'request'> & RecordPart<'outcome'>,
   'tools' | 'params' | 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'
 > &
   Pick<TurnRow, 'tools' | 'params'>
 
-/** Returns the fields of a turn. */
+/** Returns the fields of a turn without its tokens; tools and params are row ids. */
 export function toFieldValues(row: TurnRow): FieldValues {
   const { error_code: code, error_message: message, tools, params } = row
   const error = code === null ? null : { code, message: unpackOptionalText(message) ?? '' }

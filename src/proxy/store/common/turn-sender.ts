@@ -1,4 +1,4 @@
-/** The main thread's knowledge of stored rows, so that the next request of a session need not be sent completely. */
+/** The main thread's cache of stored row ids, because of which the next request of a session is not sent completely. */
 
 import { LruCache } from '../../../base/lru-cache.ts'
 import { SideTable } from '../../../base/side-table.ts'
@@ -22,14 +22,14 @@ import {
 const MAX_CHARS = 16 * 1024 * 1024
 const SESSION_CHARS = 1_000
 
-/** The number of sets of tools: those of an agent and its helpers. */
+/** The number of tool lists to cache per session: an agent and its subagents have different ones. */
 const MAX_TOOLS = 16
 
 /** The stored rows of a session, from its first turn or last reset to the next reset. */
 class SessionRowIds {
   /** Rows of tools by their text. */
   readonly tools = new LruCache<string, number>(MAX_TOOLS, () => 1)
-  /** The last prompt of a completion, without its last text. */
+  /** The last prompt of a text completion, without its last text. */
   prompt: { pieces: readonly string[]; recorded: TextListNode } | undefined
 
   get chars(): number {
@@ -37,7 +37,7 @@ class SessionRowIds {
   }
 }
 
-/** The stored message list up to a message; valid for these rows only. */
+/** The stored message list that ends with a message. It is valid while the session has the same `records`. */
 interface MessageListRecord {
   readonly records: SessionRowIds
   readonly messages: TextListNode
@@ -45,7 +45,7 @@ interface MessageListRecord {
 
 const messageRecords = new SideTable<Message, MessageListRecord>()
 
-/** The committed turn of a prompt; valid for these rows only. */
+/** The committed turn of a prompt. It is valid while the session has the same `records`. */
 interface PromptTurn {
   readonly records: SessionRowIds
   /** The turn's row. */
@@ -97,7 +97,7 @@ export class TurnSender {
     return records
   }
 
-  /** To be called before the command that removes the session's turns is sent to the writer. */
+  /** Discards the rows of a session. To be called before the command that removes its turns is sent to the writer. */
   forget(sessionId: string): void {
     this.#records.delete(sessionId)
   }
@@ -134,8 +134,8 @@ function packPromptIds(ids: PromptIds, records: SessionRowIds): PromptReference 
  * have their own node.
  */
 function packPrompt(chunks: readonly string[], { prompt }: SessionRowIds): TextListMessage {
-  const goesOn = prompt !== undefined && prompt.pieces.length < chunks.length
-  if (!goesOn || prompt.pieces.some((chunk, index) => chunk !== chunks[index])) {
+  const isExtension = prompt !== undefined && prompt.pieces.length < chunks.length
+  if (!isExtension || prompt.pieces.some((chunk, index) => chunk !== chunks[index])) {
     return { base: NO_TEXTS, texts: chunks }
   }
   return { base: prompt.recorded, texts: chunks.slice(prompt.pieces.length) }

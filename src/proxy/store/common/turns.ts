@@ -5,7 +5,7 @@ import type { TurnDetails, TurnError, TurnStatus } from '../port/turn-store.ts'
 import { computeSum, DETAIL_SUMMED } from './check-sums.ts'
 import { packIds, packLogprobs, packOptionalText, unpackOptionalText } from './packing.ts'
 import { RequestWriter } from './requests.ts'
-import type { TurnChange } from './session-rows.ts'
+import type { SessionCounterChange } from './session-rows.ts'
 import type { SessionWriter } from './session-writer.ts'
 import type { ColumnValues, PromptColumns, TurnEndRow, TurnTables } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
@@ -43,12 +43,12 @@ export class TurnWriter {
     return recorded
   }
 
-  /** Stores a batch of a list if the batches before it are stored; otherwise the turn stores these texts itself. */
-  putTextBatch(stretch: TextBatch): void {
-    this.#checkEpoch(stretch)
-    const tree = this.#sessions.findTree(stretch.sessionId)
-    if (tree === undefined || stretch.texts === undefined) return
-    stretch.onWritten(this.#requests.putTextBatch(tree, stretch.list, stretch.texts))
+  /** Stores a batch of texts, unless an earlier batch is missing; the turn's own command then stores these texts. */
+  putTextBatch(batch: TextBatch): void {
+    this.#checkEpoch(batch)
+    const tree = this.#sessions.findTree(batch.sessionId)
+    if (tree === undefined || batch.texts === undefined) return
+    batch.onWritten(this.#requests.putTextBatch(tree, batch.list, batch.texts))
   }
 
   /** Closes a turn. @returns its row; undefined if it does not exist, or is not open */
@@ -64,7 +64,7 @@ export class TurnWriter {
     return turn.id
   }
 
-  /** Records a turn that has ended already. @throws ProxyError `session_not_found` */
+  /** Stores a turn that has ended already. @throws ProxyError `session_not_found` */
   record(turn: TurnMessage, outcome: OutcomeMessage): TurnReply {
     const { row: request, recorded } = this.#putRequest(turn)
     const { tree, node } = request
@@ -98,7 +98,7 @@ export class TurnWriter {
     }
   }
 
-  /** Packs a prompt. A base is searched only if the sender knew of none. */
+  /** Packs a prompt. Searches for a base only if the sender knows none. */
   #packPrompt(
     turn: { id: number; tree: number; node: number },
     prompt: PromptReference | null,
@@ -177,7 +177,7 @@ export class TurnWriter {
     if (inexactTurns !== 0) this.#sessions.touch(sessionId, { inexactTurns }, 0)
   }
 
-  /** Discards the cached sequences of a session whose turns no prompt will extend. */
+  /** Discards the cached sequences of a session that is ended, reset or deleted: no prompt will extend them. */
   forgetSession(sessionId: string): void {
     const tree = this.#sessions.findTree(sessionId)
     if (tree !== undefined) this.#sequences.forgetTree(tree)
@@ -189,8 +189,8 @@ export class TurnWriter {
   }
 }
 
-/** Returns the change of the session's counters by a turn that ends. */
-function getCounts({ status, exact, completionTokenIds }: OutcomeMessage): TurnChange {
+/** Returns the change of the session's counters that the end of a turn causes. */
+function getCounts({ status, exact, completionTokenIds }: OutcomeMessage): SessionCounterChange {
   return {
     failedTurns: status === 'failed' ? 1 : 0,
     inexactTurns: status === 'completed' && !exact ? 1 : 0,

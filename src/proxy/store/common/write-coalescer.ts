@@ -1,29 +1,27 @@
 /**
- * Write coalescing: openings of turns that have not been sent to the writer yet. The open and close of a turn that ends
- * within moments are written as one: one message to the writer and one write of the row instead of two.
+ * Write coalescing: a short delay of commands that open turns. The open and close of a turn that ends within the delay
+ * are one message to the writer, and one write of the row instead of two.
  */
 import type { OpenTurn } from '../port/turn-store.ts'
 
 /**
- * The longest delay of an opening. A crash within it leaves no record of the turn, whose response was not complete. A
- * busy proxy takes longer than 10 ms for a short turn.
+ * The longest delay of an opening. A crash within it leaves no record of the turn, whose response was not complete. 10
+ * ms are not enough: a busy proxy takes longer for a short turn.
  */
-const HOLD_MS = 50
+const MAX_DELAY_MS = 50
 
-interface PendingOpen {
+/** An opening that has not been sent. */
+interface PendingOpening {
   readonly turn: OpenTurn
-  /** Settles the promise that `hold` returned. */
-  settle(opened: Promise<void>): void
-}
-
-interface WaitingOpening extends PendingOpen {
   readonly sinceMs: number
+  /** Settles the promise that `enqueue` returned. */
+  settle(opened: Promise<void>): void
 }
 
 export class WriteCoalescer {
   readonly #send: (turn: OpenTurn) => Promise<void>
   /** The delayed openings by turn id, oldest first. */
-  readonly #pending = new Map<string, WaitingOpening>()
+  readonly #pending = new Map<string, PendingOpening>()
   #timer: NodeJS.Timeout | undefined
 
   constructor(send: (turn: OpenTurn) => Promise<void>) {
@@ -31,14 +29,14 @@ export class WriteCoalescer {
   }
 
   enqueue(turn: OpenTurn): Promise<void> {
-    // The second of two turns with the same id is rejected, whatever happens to the first.
+    // If two turns have the same id, both are sent, so that the writer rejects the second one.
     if (this.#pending.has(turn.turnId)) {
       this.sendAll()
       return this.#send(turn)
     }
     const { promise, resolve } = Promise.withResolvers<void>()
     this.#pending.set(turn.turnId, { turn, settle: resolve, sinceMs: performance.now() })
-    this.#timer ??= setTimeout(() => this.#sendOld(), HOLD_MS)
+    this.#timer ??= setTimeout(() => this.#sendOld(), MAX_DELAY_MS)
     return promise
   }
 
@@ -46,8 +44,8 @@ export class WriteCoalescer {
    * Removes and returns the opening of a turn that closes, if it is still delayed. Sends the other delayed openings of
    * the session, which precede it.
    */
-  take(sessionId: string, turnId: string): PendingOpen | undefined {
-    let opening: PendingOpen | undefined
+  take(sessionId: string, turnId: string): PendingOpening | undefined {
+    let opening: PendingOpening | undefined
     for (const pending of this.#pending.values()) {
       if (pending.turn.sessionId !== sessionId) continue
       if (pending.turn.turnId === turnId) opening = pending
@@ -57,17 +55,18 @@ export class WriteCoalescer {
     return opening
   }
 
-  /** Sends all openings. To be called before any operation that may depend on committed turns. */
+  /** Sends all delayed openings. To be called before any operation that may depend on committed turns. */
   sendAll(): void {
     this.#sendUntil(Number.POSITIVE_INFINITY)
   }
 
-  /** Sends due openings. There is one timer for all, set again for the oldest. */
+  /** Sends openings that have reached the longest delay, and sets the timer for the oldest of the others. */
   #sendOld(): void {
-    this.#sendUntil(performance.now() - HOLD_MS)
+    this.#sendUntil(performance.now() - MAX_DELAY_MS)
     const [oldest] = this.#pending.values()
     this.#timer =
-      oldest && setTimeout(() => this.#sendOld(), Math.max(0, oldest.sinceMs + HOLD_MS - performance.now()))
+      oldest &&
+      setTimeout(() => this.#sendOld(), Math.max(0, oldest.sinceMs + MAX_DELAY_MS - performance.now()))
   }
 
   #sendUntil(sinceMs: number): void {
@@ -77,7 +76,7 @@ export class WriteCoalescer {
     }
   }
 
-  #sendOne({ turn, settle }: PendingOpen): void {
+  #sendOne({ turn, settle }: PendingOpening): void {
     this.#pending.delete(turn.turnId)
     settle(this.#send(turn))
   }

@@ -9,18 +9,19 @@ import type { SessionWriter } from './session-writer.ts'
 import type { OutcomeMessage, RequestReply, TextBatch, TurnMessage, TurnReply } from './turn-message.ts'
 import type { TurnWriter } from './turns.ts'
 
-type SameAsInPort =
+/** The names of the operations of the port that the writer has as methods. */
+type PortWriteName =
   | (typeof SESSION_WRITES | typeof TURN_WRITES)[number]
   | 'endSession'
   | 'resetSession'
   | 'deleteSession'
 
 /** The changes of one session. */
-export interface SessionWriteMethods extends ThreadMethods<Pick<TurnStore, SameAsInPort>> {
+export interface SessionWriteMethods extends ThreadMethods<Pick<TurnStore, PortWriteName>> {
   createSession(session: NewSessionRow): SessionCreation
   openTurn(turn: TurnMessage): RequestReply
   /** Stores a batch of the texts of a turn that is opened after it. */
-  putTextBatch(stretch: TextBatch): void
+  putTextBatch(batch: TextBatch): void
   /** Closes a turn. @returns its row; undefined if it has been removed meanwhile */
   closeTurn(outcome: OutcomeMessage): number | undefined
   /** Opens and closes a turn. */
@@ -30,28 +31,29 @@ export interface SessionWriteMethods extends ThreadMethods<Pick<TurnStore, SameA
 /** The changes of consumers and imports. */
 export type OtherWriteMethods = ThreadMethods<ConsumerStore & ImportStore>
 
+/** All methods of the writer. */
 export interface WriteMethods extends SessionWriteMethods, OtherWriteMethods {
   sweep(nowMs: number, sinceMs: number, limit: number): string[]
-  /** Writes without a change, to find out whether a commit is possible. */
+  /** Commits without a change of data, to check whether a commit is possible. */
   tryCommit(): void
 }
 
-/** Turns in flight whose opening failed, so that closing them must fail too. */
+/** The ids of turns in flight whose opening failed: closing them must fail too. */
 export class OpenFailures {
   readonly #turns = new Set<string>()
 
   /** Records the outcome of a group. @param calls its commands, in the order of `replies` */
   recordOutcomes(calls: readonly ThreadCommand<WriteMethods>[], replies: readonly ThreadReply[]): void {
-    for (const [place, call] of calls.entries()) {
+    for (const [position, call] of calls.entries()) {
       if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as OutcomeMessage).turnId)
-      const reply = replies[place]!
+      const reply = replies[position]!
       if (call.method === 'putTextBatch' && 'error' in reply) (call.args[0] as TextBatch).onUndone()
-      const refused = 'error' in reply && reply.error.code === 'store_failed'
-      if (call.method === 'openTurn' && refused) this.#turns.add((call.args[0] as TurnMessage).turnId)
+      const failed = 'error' in reply && reply.error.code === 'store_failed'
+      if (call.method === 'openTurn' && failed) this.#turns.add((call.args[0] as TurnMessage).turnId)
     }
   }
 
-  /** Fails the closing of such a turn. @throws ProxyError `store_failed` */
+  /** Rejects the closing of a turn whose opening failed. @throws ProxyError `store_failed` */
   rejectClosing(turnId: string): void {
     if (!this.#turns.has(turnId)) return
     throw new ProxyError('store_failed', 'the turn could not be stored when it was opened')
@@ -63,26 +65,26 @@ export function createSessionWriteMethods(
   sessions: SessionWriter,
   unopened: OpenFailures,
 ): SessionWriteMethods {
-  const toBeChanged = (sessionId: string, epoch: number | undefined) => {
+  const prepareChange = (sessionId: string, epoch: number | undefined) => {
     if (epoch !== undefined) sessions.checkEpoch(sessionId, epoch)
     turns.forgetSession(sessionId)
   }
   return {
     createSession: (session) => sessions.create(session),
     endSession: (sessionId, status, atMs, epoch) => {
-      toBeChanged(sessionId, epoch)
+      prepareChange(sessionId, epoch)
       return sessions.end(sessionId, status, atMs)
     },
     resetSession: (sessionId, atMs, epoch) => {
-      toBeChanged(sessionId, epoch)
+      prepareChange(sessionId, epoch)
       return sessions.reset(sessionId, atMs)
     },
     deleteSession: (sessionId, epoch) => {
-      toBeChanged(sessionId, epoch)
+      prepareChange(sessionId, epoch)
       return sessions.delete(sessionId)
     },
     openTurn: (turn) => turns.open(turn),
-    putTextBatch: (stretch) => turns.putTextBatch(stretch),
+    putTextBatch: (batch) => turns.putTextBatch(batch),
     closeTurn: (outcome) => {
       const turn = turns.close(outcome)
       // There is no such open turn: it was deleted or reset meanwhile, or its opening failed.

@@ -1,9 +1,9 @@
-/** Decides which turns have a response that a client's retry can receive, and records that it did. */
+/** The rules of redelivery: which turns have a response for a client's retry, and how retries are annotated. */
 import type { TurnStatus } from './turn-store.ts'
 
 /** The annotations of a turn that stores read or write. */
 export interface Annotations {
-  /** The retry counts of the requests that received this turn's response after it had ended, or joined it. */
+  /** The retry counts of the retries that received this turn's response, after its end or by joining it. */
   answered_retries?: number[]
   /** The idempotency key that the client sent with all attempts of the request. */
   idempotency_key?: string
@@ -21,15 +21,15 @@ interface CompletionFields {
 }
 
 /**
- * Returns whether a turn has a complete response: its end has arrived, and the turn was not aborted for any reason
- * other than the disconnection of its agent.
+ * Returns whether a turn has a complete response: it has a finish reason, and is either completed or aborted only
+ * because its agent disconnected.
  */
 export function hasCompleteResponse({ status, finishReason, errorCode }: CompletionFields): boolean {
   if (finishReason === null) return false
   return status === 'completed' || (status === 'aborted' && errorCode === 'agent_gone')
 }
 
-/** Adds a retry to a turn. @returns the new annotations; undefined: the turn has no response to redeliver */
+/** Returns the turn's annotations with the retry added; undefined if the turn has no response to redeliver. */
 export function annotateRetry(
   retryCount: number,
   turn: CompletionFields & { annotations: Annotations },
@@ -41,7 +41,7 @@ export function annotateRetry(
 
 /** Returns the retry counts of the retries that received a turn's response. */
 export function readAnsweredRetries({ annotations }: { annotations: string }): readonly number[] {
-  // Very few turns have any; the annotations of the others are not parsed.
+  // Few turns have any, so the annotations of the others are not parsed.
   if (!annotations.includes('"answered_retries"')) return []
   return (JSON.parse(annotations) as Annotations).answered_retries ?? []
 }

@@ -1,35 +1,37 @@
 /**
  * The port of consumers of completed sessions. A consumer is a name under which a trainer's processes share sessions:
- * each session is leased to one of them at a time, in the order in which sessions ended, until it is acknowledged. This
- * state belongs to a session's tree, which a reset replaces: the session is then new to every consumer.
+ * each session is leased to one of them at a time, in the order in which sessions ended, until it is acknowledged.
+ * Leases and acknowledgements belong to a session's tree (its turns). A reset replaces the tree, which makes the
+ * session new to every consumer.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { SessionRecord } from './session-record.ts'
 
+/** A consumer, with the conditions for the sessions that it receives. */
 export interface Consumer {
   /** A unique name; that of a run's consumer begins with the prefix of the run's session ids. */
   name: string
-  /** Restricts the consumer to sessions whose ids begin with it. */
+  /** Restricts the consumer to sessions whose ids have this prefix. */
   idPrefix: string
   /** Milliseconds since the epoch, like {@link sinceMs}. */
   createdAtMs: number
-  /** Restricts the consumer to sessions that ended then or later. */
+  /** Restricts the consumer to sessions that ended at this time or later. */
   sinceMs: number
-  /** How long after its end a session is kept beyond its time to live, unless the consumer has acknowledged it. */
+  /** How long after its end a session is retained beyond its time to live, unless the consumer has acknowledged it. */
   holdMs: number
   selection: ConsumerSelection
 }
 
-/** The conditions for which sessions a consumer receives, and when. */
+/** The conditions under which a consumer receives sessions. */
 export interface ConsumerSelection {
-  /** Restricts it to sessions whose metadata has each of these top-level values. */
+  /** Restricts the consumer to sessions whose metadata has each of these top-level values. */
   metadata: Record<string, string | number | boolean>
   /** Delivers sessions with equal values under this metadata key together, `groupSize` at a time; null: one by one. */
   groupBy: string | null
   groupSize: number
   /** A group that is incomplete is discarded this long after the last of its sessions ended. */
   groupTimeoutMs: number
-  /** Restricts it to sessions that have a reward. */
+  /** Restricts the consumer to sessions that have a reward. */
   rewarded: boolean
 }
 
@@ -46,16 +48,17 @@ export interface SessionKey {
 export interface AvailableSession {
   key: SessionKey
   session: SessionRecord
-  /** The number of its leases, including the requested one. */
+  /** How many times it has been leased, including the requested lease. */
   deliveries: number
 }
 
-/** The position at which a page of available sessions ended. */
+/** The position at which a page of available sessions ended: the end and the tree of its last session. */
 export interface EndPosition {
   endedAtMs: number
   tree: number
 }
 
+/** A query of the sessions that a consumer could lease. */
 export interface AvailableQuery {
   consumer: string
   /** Sessions of this lease count as available. */
@@ -69,33 +72,36 @@ export interface AvailableQuery {
   ungrouped?: boolean
 }
 
-/** A session that waits for the other members of its group. */
+/** A session to put into a group of sessions that are delivered together. */
 export interface GroupMember {
   key: SessionKey
   /** The id of the group, equal for all its sessions; at most 64 characters. */
   group: string
 }
 
+/** A query of the groups that a consumer could lease. */
 export interface GroupQuery {
   consumer: string
   leaseId: string
   size: number
-  /** The maximum number of units. */
+  /** The maximum number of units, each of which is `size` sessions of one group, and of stale groups. */
   limit: number
-  /** The trees to omit. */
+  /** The trees of the sessions to omit. */
   except: readonly number[]
   /** The time after which an incomplete group is stale, counted from its last session's end or release. */
   timeoutMs: number
   nowMs: number
 }
 
+/** Units of complete groups, and groups that stayed incomplete. */
 export interface GroupsPage {
-  /** Ordered by the time at which they became complete; the members of each by their ends. */
+  /** The units, ordered by the end of their last session; the sessions of each by their ends. */
   units: AvailableSession[][]
   /** Some of the stale groups, by id. */
   stale: string[]
 }
 
+/** A lease to create. */
 export interface NewLease {
   consumer: string
   leaseId: string
@@ -105,13 +111,14 @@ export interface NewLease {
   nowMs: number
 }
 
+/** A change of leases: their acknowledgement, release or extension. */
 export interface LeaseChange {
   consumer: string
   /** null: every lease of the consumer; for `released` only. */
   leaseId: string | null
   /** null: all sessions of the lease. */
   sessionIds: readonly string[] | null
-  /** `acknowledged`: never delivered again; `released`: available at once; `extended`: by `leaseMs` from now. */
+  /** `acknowledged`: never delivered again; `released`: available immediately; `extended`: by `leaseMs` from now. */
   to: 'acknowledged' | 'released' | 'extended'
   leaseMs: number
   nowMs: number
@@ -136,13 +143,18 @@ export interface ConsumerSession {
   deliveries: number
 }
 
+/** The read operations of consumers. */
 export interface ConsumerReader {
   getConsumer(name: string): Promise<Consumer | undefined>
   /** Returns the consumers whose sessions' ids begin with the prefix, sorted by name. */
   listConsumers(idPrefix: string): Promise<Consumer[]>
-  /** Returns the sessions in the order of their ends, regardless of the consumer's selection. */
+  /**
+   * Returns available sessions in the order of their ends. It does not apply the consumer's {@link ConsumerSelection}.
+   */
   availableSessions(query: AvailableQuery): Promise<AvailableSession[]>
-  /** Finds groups. Except for an index scan, the cost does not grow with the number of sessions in incomplete ones. */
+  /**
+   * Finds groups. Except for an index scan, the cost does not grow with the number of sessions in incomplete groups.
+   */
   findGroups(query: GroupQuery): Promise<GroupsPage>
   /** Counts sessions; `available` as in {@link availableSessions}. @returns undefined: there is no such consumer */
   countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined>
@@ -160,8 +172,8 @@ export const CONSUMER_READS = [
 ] as const satisfies (keyof ConsumerReader)[]
 
 /**
- * Changes consumers and leases. Leases expire by `nowMs`, or in a database shared by several nodes by its own clock.
- * All methods are idempotent: repeating one whose outcome is unknown has no further effect.
+ * Changes consumers and leases. Leases expire by the argument `nowMs`, or by the database's clock if several nodes
+ * share the database. All methods are idempotent: repeating one whose outcome is unknown has no further effect.
  */
 export interface ConsumerStore {
   /** Creates a consumer, or returns the existing one of this name unchanged. */
@@ -203,5 +215,5 @@ export function createNoConsumerError(name: string): ProxyError {
   return new ProxyError('consumer_not_found', `There is no consumer '${name}': create it first`)
 }
 
-/** The position before the first end. */
+/** The position before all sessions. */
 export const FIRST_END: EndPosition = { endedAtMs: Number.MIN_SAFE_INTEGER, tree: 0 }

@@ -1,4 +1,4 @@
-/** The names of databases, as `--db` has them. */
+/** The value of `--db`: a file or a PostgreSQL URL. */
 import { ProxyError } from '../../../base/errors.ts'
 
 /**
@@ -20,7 +20,7 @@ export function toDatabaseName(db: string): string {
   return isPostgresUrl(db) ? withoutPassword(db) : db
 }
 
-/** Returns the URL without its password, for messages. */
+/** Returns the URL without its password, for messages of the form "the database URL …". */
 export function withoutPassword(url: string): string {
   if (!URL.canParse(url)) return 'that --db names'
   const parsed = new URL(url)

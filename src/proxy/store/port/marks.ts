@@ -1,6 +1,7 @@
 /** Labels and notes that people attach to a session or its turns. Training ignores them. */
 import { ProxyError } from '../../../base/errors.ts'
 
+/** The labels and the note of a session or of a turn. */
 export interface Marks {
   labels: string[]
   /** null: none. */
@@ -17,7 +18,7 @@ export interface MarksChange extends Partial<Marks> {
   turns?: Record<string, Partial<Marks>>
 }
 
-/** Limit for a session with all its turns: the marks are read with every list of sessions. */
+/** The limit of a session's marks, those of its turns included. Every list of sessions reads them. */
 const MAX_CHARS = 256 * 1024
 
 export const NO_MARKS: Readonly<Marks> = { labels: [], note: null }
@@ -26,13 +27,14 @@ export function createNoMarks(): SessionMarks {
   return { ...NO_MARKS, turns: {} }
 }
 
-/** Applies a change. @throws ProxyError `invalid_request` if the marks exceed the size limit */
+/** Returns the marks after a change. @throws ProxyError `invalid_request` if they exceed the size limit */
 export function applyMarks(
   { turns: marked, ...before }: SessionMarks,
   { turns = {}, ...change }: MarksChange,
 ): SessionMarks {
   const all = { ...marked }
-  for (const [index, ofTurn] of Object.entries(turns)) all[index] = { ...NO_MARKS, ...all[index], ...ofTurn }
+  for (const [index, turnChange] of Object.entries(turns))
+    all[index] = { ...NO_MARKS, ...all[index], ...turnChange }
   const left = Object.entries(all).filter(([, marks]) => !isEmpty(marks))
   const changed = { ...before, ...change, turns: Object.fromEntries(left) }
   if (JSON.stringify(changed).length <= MAX_CHARS) return changed

@@ -15,7 +15,7 @@ export interface NodeStatus {
   readonly url: string | undefined
   /** Whether it accepts no new requests; its sessions move to other nodes. */
   readonly isDraining: boolean
-  /** The last change of the controls that it has applied. */
+  /** The number of the last control change that it has applied. */
   readonly seen: number
   /** Whether it is paused and has no request in flight. */
   readonly isDrained: boolean
@@ -35,9 +35,9 @@ export interface LeaseRenewal {
   readonly lease: number
   /** The nodes whose leases are valid. */
   readonly proxies: readonly NodeStatus[]
-  /** Leases that expired some time ago. */
+  /** Leases that expired long enough ago for other nodes to end them. */
   readonly over: readonly number[]
-  /** Number of sessions of lost nodes that this renewal freed. */
+  /** The number of sessions of crashed nodes that this renewal freed. */
   readonly freed: number
   readonly controls: readonly ControlSetting[]
 }
@@ -56,14 +56,18 @@ export interface SessionOwnership {
   readonly wasLost: boolean
 }
 
+/** The operations by which nodes share a database. */
 export interface NodeCoordination {
-  /** Resolves when this node's lease is valid. @throws ProxyError `store_failed` if it stays invalid for a while */
+  /**
+   * Resolves when this node's lease is valid.
+   * @throws ProxyError `store_failed` if it stays invalid for several seconds
+   */
   waitUntilValid(): Promise<void>
   /** Returns the owner of a session if it is another node; {@link getLossSignal} reports when that node is lost. */
   readOwner(sessionId: string): Promise<NodeStatus | undefined>
   /**
    * Makes this node the owner of the session; turns that an earlier owner left open become `interrupted`.
-   * @param seizes whether to take it from an owner with a valid lease, too
+   * @param seizes whether to take the session even from an owner with a valid lease
    * @returns undefined: there is no such session, or another node owns it
    */
   claim(sessionId: string, seizes?: boolean): Promise<SessionOwnership | undefined>
@@ -76,10 +80,11 @@ export interface NodeCoordination {
   findRollout(rolloutId: string): Promise<NodeStatus | undefined>
   /** Releases a rollout of this node. Later claims observe it. */
   releaseRollout(rolloutId: string): Promise<void>
-  /** The nodes with valid leases, this one included, as of the last second. */
+  /** The nodes with valid leases, this one included, as of the last lease renewal. */
   readonly proxies: readonly NodeStatus[]
+  /** This node; undefined until its first lease renewal. */
   readonly self: NodeStatus | undefined
-  /** Aborts when the lease of that node has expired. */
+  /** Returns a signal that aborts when the node with this id is no longer one of {@link proxies}. */
   getLossSignal(id: number): AbortSignal
   /** Publishes the state to the other nodes immediately. */
   publish(state: NodeStateReport): Promise<void>
@@ -87,7 +92,7 @@ export interface NodeCoordination {
   setControl(name: string, value: unknown): Promise<number>
   /** Calls `follow` with all settings, and then with each change, in order and one at a time. */
   followControls(follow: (setting: ControlSetting) => Promise<void>): void
-  /** Calls the listener when other nodes ended this node's lease: all cached session state may be stale. */
+  /** Calls the listener when other nodes have ended this node's lease: all cached session state may be stale. */
   onLost(listener: () => void): void
 }
 
@@ -96,6 +101,7 @@ export function createSessionMovedError(sessionId: string): ProxyError {
   return new ProxyError('session_moved', `Session ${sessionId} has moved to another node`, { retryAfterS: 1 })
 }
 
+/** Returns whether an error has the code `session_moved`. */
 export function isSessionMovedError(error: unknown): boolean {
   return error instanceof ProxyError && error.code === 'session_moved'
 }

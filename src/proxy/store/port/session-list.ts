@@ -11,9 +11,9 @@ export interface ListOrder {
 }
 
 /**
- * The position at which a page ended: the last session's value in the order, and the store's own number of it, which
- * breaks ties. Sessions created later sort before it, so that inserts between two pages neither repeat nor hide a
- * session.
+ * The position at which a page ended: the sort value of its last session, and the row id of that session, which breaks
+ * ties. The next page continues after this position, so that sessions created between two pages neither repeat nor hide
+ * others.
  */
 export interface ListPosition {
   value: number
@@ -47,7 +47,7 @@ export function getFirstPosition({ order }: ListOrder): ListPosition {
     : { value: Number.NEGATIVE_INFINITY, key: 0 }
 }
 
-/** Returns the sort value of sessions without a value, which come last. */
+/** Returns the sort value of sessions without a reward, which puts them last. */
 export function getLastValue(order: ListOrder['order']): number {
   return order === 'desc' ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY
 }
@@ -56,13 +56,13 @@ export function encodeCursor({ value, key }: ListPosition, { sort, order }: List
   return Buffer.from(JSON.stringify([sort, order, value, key])).toString('base64url')
 }
 
-/** Parses a cursor. @throws ProxyError `invalid_request` with param `cursor` if this list did not return it */
+/** Parses a cursor. @throws ProxyError `invalid_request` with param `cursor` unless a list in this order returned it */
 export function decodeCursor(cursor: string, { sort, order }: ListOrder): ListPosition {
   const position = parseJson(Buffer.from(cursor, 'base64url').toString())
   if (!Array.isArray(position) || position.length !== 4 || position[0] !== sort || position[1] !== order) {
     throw createInvalidCursorError()
   }
-  // JSON has no infinity: null is the value of sessions without one.
+  // JSON has no infinity: null is the sort value of a session without a reward.
   const value = position[2] ?? getLastValue(order)
   const key = position[3]
   if (typeof value !== 'number' || !Number.isFinite(key)) throw createInvalidCursorError()
@@ -100,7 +100,7 @@ function matchesMetadata(
   )
 }
 
-/** @param text the text to find, in lower case */
+/** Returns whether the id, metadata or marks of a session contain a text. @param text in lower case */
 function containsText({ sessionId, metadata, marks }: SessionFilterFields, text: string): boolean {
   return sessionId.toLowerCase().includes(text) || matchesValue(metadata, text) || matchesValue(marks, text)
 }
@@ -113,6 +113,6 @@ function matchesValue(value: unknown, text: string): boolean {
 }
 
 function createInvalidCursorError(): ProxyError {
-  const message = 'cursor is not one that this list returned, in this order'
+  const message = 'cursor must be one that this list returned, with the same sort and order'
   return new ProxyError('invalid_request', message, { param: 'cursor' })
 }

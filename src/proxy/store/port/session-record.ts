@@ -9,12 +9,15 @@ export type ToolCallRewritePolicy = 'auto' | 'keep' | 'branch'
 
 export type SessionStatus = 'active' | 'completed' | 'aborted'
 
+/** A reward with its components. */
 export interface Reward {
   reward: number
   components: Record<string, number>
-  /** The rewards of agent roles, which replace the session's reward in their rows. Absent: none has one. */
+  /**
+   * The rewards of agent roles, which replace the reward of the session in rows of the role. Absent: no role has one.
+   */
   lines?: Record<string, number>
-  /** The rewards of turns by turn index. Absent: none has one. */
+  /** The rewards of turns, by turn index. Absent: no turn has one. */
   turns?: Record<string, number>
 }
 
@@ -24,7 +27,7 @@ export interface SessionLimits {
   sampled_tokens?: number
   prompt_tokens?: number
   seconds?: number
-  /** The limit for prompt and completion of one chat together, in token mode. */
+  /** The limit on prompt and completion of one chat request together, in token mode. */
   context_tokens?: number
   /** The response to the agent at a limit. Default: `stop`, an ordinary end. */
   at_limit?: 'stop' | 'error'
@@ -40,7 +43,7 @@ export interface SessionRecord {
   /** The session is removed this long after its last change; null: never. */
   ttlMs: number | null
   metadata: Record<string, unknown>
-  /** Override the parameters that the agent requests: a JSON object, whose numbers are as they were written. */
+  /** Parameters that override those of the agent: a JSON object, with numbers in the notation of the trainer. */
   samplingParams: string
   /** Whether request metadata sent with the session key (agent role, retry count) is trusted. */
   trustAgent: boolean
@@ -50,13 +53,13 @@ export interface SessionRecord {
   policies: Record<string, string>
   /** The policy for altered tool calls; null: that of the proxy. */
   editedCalls: ToolCallRewritePolicy | null
-  /** Whether a response continues after its engine request was cut; null: as the proxy is configured. */
+  /** Whether a response continues after its engine request was interrupted; null: as the proxy is configured. */
   continueResponses: boolean | null
   /** null: none. */
   limits: SessionLimits | null
   /**
-   * A part that its agent's key must contain, so that the key expires with the session; null: any key for its id is
-   * valid.
+   * A tag that the agent's key must contain, so that the key expires with the session; null: any key for the session's
+   * id is valid.
    */
   keyTag: string | null
   reward: Reward | null
@@ -71,6 +74,6 @@ export interface SessionRecord {
   failedTurns: number
   /** The number of completed turns that cannot be trained on. */
   inexactTurns: number
-  /** The total of all turns. */
+  /** The total number of sampled tokens of all turns. */
   sampledTokens: number
 }

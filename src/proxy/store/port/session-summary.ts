@@ -19,13 +19,13 @@ export interface SessionTotals {
 /** The statistics of the sessions that have a reward. */
 export interface RewardStatistics {
   count: number
-  /** null if there is no reward, as are the next three. */
+  /** null if there is no reward; the same applies to `min`, `max` and `std`. */
   mean: number | null
   min: number | null
   max: number | null
   /** Sample standard deviation (divided by n - 1), as GRPO trainers compute it; 0 for a single reward. */
   std: number | null
-  /** The rewards from the lowest to the highest. A bar with equal `from` and `to` contains exactly that reward. */
+  /** The histogram of the rewards, lowest first. A bar with equal `from` and `to` contains exactly that reward. */
   histogram: { from: number; to: number; count: number }[]
 }
 
@@ -41,6 +41,7 @@ export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
   createdAtMs: number
 }
 
+/** The numbers of sessions in the database. */
 export interface SessionCount {
   /** The number of all sessions. */
   readonly sessions: number
@@ -67,7 +68,7 @@ export type SessionAggregateFields = Pick<
   | 'sampledTokens'
 >
 
-/** The running aggregate of some sessions. */
+/** The aggregate of some sessions, to which others can be added. */
 export interface Aggregate {
   readonly counts: Omit<SessionTotals, 'rewards'>
   readonly rewards: number[]
@@ -76,7 +77,7 @@ export interface Aggregate {
   createdAtMs: number
 }
 
-/** The aggregates by the value of a metadata key; one for all sessions has the key `undefined`. */
+/** Aggregates by the value of a metadata key; the aggregate of all sessions has the key `undefined`. */
 export type AggregateList = Map<GroupValue | undefined, Aggregate>
 
 /** Aggregates sessions. @param by the metadata key; sessions without it are ignored. Absent: all sessions together */
@@ -85,9 +86,9 @@ export function aggregateSessions(sessions: Iterable<SessionAggregateFields>, by
   for (const session of sessions) {
     const value = by === undefined ? undefined : getGroupValue(session, by)
     if (by !== undefined && value === undefined) continue
-    const tally = getOrCreateAggregate(aggregates, value)
-    addSession(tally, session)
-    if (by !== undefined) addComponents(tally, session)
+    const target = getOrCreateAggregate(aggregates, value)
+    addSession(target, session)
+    if (by !== undefined) addComponents(target, session)
   }
   return aggregates
 }
@@ -95,12 +96,12 @@ export function aggregateSessions(sessions: Iterable<SessionAggregateFields>, by
 /** Merges the aggregates of other sessions into `aggregates`. */
 export function addAggregates(aggregates: AggregateList, more: AggregateList): void {
   for (const [value, { counts, rewards, components, createdAtMs }] of more) {
-    const tally = getOrCreateAggregate(aggregates, value)
+    const target = getOrCreateAggregate(aggregates, value)
     for (const name of Object.keys(counts) as (keyof Aggregate['counts'])[])
-      tally.counts[name] += counts[name]
-    for (const reward of rewards) tally.rewards.push(reward)
-    for (const [name, { sum, count }] of components) addComponent(tally, name, sum, count)
-    tally.createdAtMs = Math.min(tally.createdAtMs, createdAtMs)
+      target.counts[name] += counts[name]
+    for (const reward of rewards) target.rewards.push(reward)
+    for (const [name, { sum, count }] of components) addComponent(target, name, sum, count)
+    target.createdAtMs = Math.min(target.createdAtMs, createdAtMs)
   }
 }
 
@@ -123,7 +124,7 @@ export function toGroups(aggregates: AggregateList, passReward?: number): Sessio
   return groups.sort((a, b) => b.createdAtMs - a.createdAtMs)
 }
 
-/** Returns the value of a session under a metadata key. @returns undefined: it is in no group */
+/** Returns the value of a session under a metadata key; undefined: the session is in no group. */
 export function getGroupValue(
   { metadata }: Pick<SessionAggregateFields, 'metadata'>,
   by: string,
@@ -140,9 +141,9 @@ function getOrCreateAggregate(aggregates: AggregateList, value: GroupValue | und
     ...{ sessions: 0, active: 0, completed: 0, aborted: 0 },
     ...{ failed: 0, inexact: 0, turns: 0, sampledTokens: 0 },
   }
-  const tally = { counts, rewards: [], components: new Map(), createdAtMs: Number.POSITIVE_INFINITY }
-  aggregates.set(value, tally)
-  return tally
+  const target = { counts, rewards: [], components: new Map(), createdAtMs: Number.POSITIVE_INFINITY }
+  aggregates.set(value, target)
+  return target
 }
 
 function addSession(aggregate: Aggregate, session: SessionAggregateFields): void {
@@ -157,7 +158,7 @@ function addSession(aggregate: Aggregate, session: SessionAggregateFields): void
   if (session.reward !== null) aggregate.rewards.push(session.reward.reward)
 }
 
-/** Adds reward components; for groups only, because they are JSON that is parsed only for this. */
+/** Adds a session's reward components. Totals omit them, to avoid parsing their JSON. */
 function addComponents(aggregate: Aggregate, { reward }: SessionAggregateFields): void {
   for (const [name, value] of Object.entries(reward?.components ?? {}))
     addComponent(aggregate, name, value, 1)
@@ -200,7 +201,7 @@ function toHistogram(rewards: readonly number[]): RewardStatistics['histogram'] 
   return bars
 }
 
-/** Returns the range in a loop, because a function cannot take a hundred thousand arguments. */
+/** Returns the smallest and largest number. `Math.min(...numbers)` fails for a hundred thousand arguments. */
 function getRange(numbers: readonly number[]): [min: number, max: number] {
   let [min, max] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]
   for (const number of numbers) {

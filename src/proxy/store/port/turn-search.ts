@@ -3,18 +3,18 @@ import { ProxyError } from '../../../base/errors.ts'
 import { parseJson } from '../../../base/json.ts'
 import type { SearchHit } from './turn-store.ts'
 
-/** Shorter texts are in almost every turn. */
+/** The minimum length of a text to search for: shorter ones are in almost every turn. */
 export const MIN_SEARCHED_CHARS = 3
 
-/** The limit of each half of a turn; text beyond it is not found. */
+/** The limit on the text of a request, and on that of a completion; text beyond it is not found. */
 const MAX_TEXT_CHARS = 1024 * 1024
 
 /** The length of the context shown before and after a match. */
 const AROUND_CHARS = 80
 
-/** The content that a turn adds to its session; all fields but the completion's are JSON texts. */
+/** The content that a turn adds to its session. */
 export interface TurnContent {
-  /** The messages and prompt pieces that no earlier turn has. */
+  /** The messages, as JSON, and the prompt texts that no earlier turn has. */
   messages: readonly string[]
   completionText: string | null
   reasoning: string | null
@@ -22,6 +22,7 @@ export interface TurnContent {
   toolCalls: string | null
 }
 
+/** The searchable text of a turn. */
 export interface TurnText {
   request: string
   completion: string
@@ -35,7 +36,7 @@ export function extractTurnText({ messages, completionText, reasoning, toolCalls
   }
 }
 
-/** Finds a text. @param wanted in lower case */
+/** Finds the first occurrence of a text, in the completion before the request. @param wanted in lower case */
 export function findMatch(
   text: TurnText,
   wanted: string,
@@ -44,7 +45,7 @@ export function findMatch(
     const lower = text[foundIn].toLowerCase()
     const start = lower.indexOf(wanted)
     if (start === -1) continue
-    // A few letters change their length with their case: the text is then shown in lower case.
+    // A few letters change their length with their case. The context is then shown in lower case.
     const shown = lower.length === text[foundIn].length ? text[foundIn] : lower
     const end = start + wanted.length
     return {
@@ -61,7 +62,11 @@ export function encodeSearchCursor(turn: number): string {
   return Buffer.from(JSON.stringify(['search', turn])).toString('base64url')
 }
 
-/** Parses a cursor. @returns the turn before which the search continues. @throws ProxyError `invalid_request` */
+/**
+ * Parses a cursor.
+ * @returns the row id of the turn before which the search continues
+ * @throws ProxyError `invalid_request`
+ */
 export function decodeSearchCursor(cursor: string | undefined): number {
   if (cursor === undefined) return Number.MAX_SAFE_INTEGER
   const [, turn] = /^\["search",(\d{1,16})\]$/.exec(Buffer.from(cursor, 'base64url').toString()) ?? []
@@ -69,7 +74,7 @@ export function decodeSearchCursor(cursor: string | undefined): number {
   throw new ProxyError('invalid_request', 'cursor is not one that a search returned', { param: 'cursor' })
 }
 
-/** The fields whose values are not searched. */
+/** The fields whose string values are not searched. */
 const UNSEARCHED_FIELDS = new Set([
   'role',
   'type',
@@ -104,7 +109,7 @@ function selectMembers(value: object): unknown[] {
   })
 }
 
-/** Parses JSON. @returns undefined for invalid JSON or a number */
+/** Parses JSON. @returns undefined unless it is an object, an array or a string */
 function parse(json: string): object | string | undefined {
   return /^\s*[[{"]/.test(json) ? (parseJson(json) as object | string | undefined) : undefined
 }

@@ -34,12 +34,13 @@ export type {
 export type { RewardStatistics, SessionCount, SessionGroup, SessionTotals } from './session-summary.ts'
 
 /**
- * The status of a turn. `open`: in flight. `completed`: answered. `aborted`: the agent disconnected, or the session was
- * ended or reset meanwhile. `failed`: the engine, the worker or the proxy failed. `interrupted`: open when the process
- * crashed.
+ * The status of a turn. `open`: in flight. `completed`: it has a complete response. `aborted`: the agent disconnected,
+ * or the session was ended or reset meanwhile. `failed`: the engine, the worker or the proxy failed. `interrupted`:
+ * open when the process crashed.
  */
 export type TurnStatus = RecordPart<'outcome'>['status']
 
+/** A session to create. Fields are described in {@link SessionRecord}; absent ones are null or empty there. */
 export interface NewSession {
   sessionId: string
   createdAtMs: number
@@ -47,24 +48,18 @@ export interface NewSession {
   metadata: Record<string, unknown>
   samplingParams: Record<string, unknown>
   trustAgent: boolean
-  /** Absent: null. */
   record?: readonly string[] | null
-  /** Default: none. */
   policies?: Record<string, string>
-  /** Absent: null. */
   editedCalls?: ToolCallRewritePolicy | null
-  /** Absent: null. */
   continueResponses?: boolean | null
-  /** Absent: null. */
   limits?: SessionLimits | null
-  /** Absent: null. */
   keyTag?: string | null
-  /** In a shared database: whether this node becomes its owner. Default: it has no owner. */
+  /** In a shared database: whether this node becomes its owner. Default: the session has no owner. */
   isOwn?: boolean
 }
 
 /**
- * The data of a turn that is known when its request begins. Its `index` may leave a gap, for a request that could not be
+ * The data of a turn that is known when its request begins. Indices may have gaps, from requests that could not be
  * stored.
  */
 export interface OpenTurn extends RecordInput<RequestPart> {
@@ -74,11 +69,12 @@ export interface OpenTurn extends RecordInput<RequestPart> {
 
 interface RequestPart extends RecordPart<'request'> {
   sessionId: string
-  /** The last of the canonical messages, whose parents are all messages before it; undefined when there are none. */
+  /** The last of the canonical messages; its ancestors are all messages before it. undefined: there are none. */
   lastMessage: Message | undefined
   /**
-   * The prompt of a completion, as texts to be joined; empty for a chat. A prompt that extends an earlier one begins
-   * with all its texts but the last. A turn from an older database has none, and its prompt in `params`.
+   * The prompt of a text completion, as texts to concatenate; empty for a chat. A prompt that extends an earlier one
+   * begins with all texts of the earlier one except the last. Turns of older databases have no texts here; their prompt
+   * is in `params`.
    */
   promptPieces: readonly string[]
 }
@@ -96,14 +92,14 @@ export interface TurnDetails {
 }
 
 /**
- * The data of a turn that is known when it ends. The caller must not use the arrays afterwards. Logprobs are bit for bit
- * as reported, as many as sampled tokens or none.
+ * The data of a turn that is known when it ends. The caller must not use the arrays afterwards. Logprobs are bit for
+ * bit as reported; there is one for each sampled token, or none.
  */
 export interface TurnOutcome
   extends RecordInput<Omit<OutcomePart, 'status' | 'endedAtMs' | 'promptTokenIds'>> {
   turnId: string
   sessionId: string
-  /** The epoch of its opening. */
+  /** The epoch in which the turn was opened. */
   epoch?: number | undefined
   status: Exclude<TurnStatus, 'open' | 'interrupted'>
   endedAtMs: number
@@ -126,14 +122,17 @@ export type TurnOutline = Omit<TurnRecord, 'promptTokenIds' | 'completionTokenId
 }
 
 /**
- * A turn whose prompt is stored as the first `shared` tokens of an earlier turn of the same read, prompt and completion
- * together, and its own `rest`. `base` is that turn's id; null: nothing is shared.
+ * A turn whose prompt is expressed as the first `shared` tokens of an earlier turn of the same read, prompt and
+ * completion together, followed by `rest`. `base` is the earlier turn's id; null: `rest` is the complete prompt.
  */
 export type TurnStep = Omit<TurnRecord, 'promptTokenIds'> & {
   promptStep: { base: string | null; shared: number; rest: Int32Array }
 }
 
-/** Prompts that share fewer tokens have no `base`. */
+/**
+ * The minimum number of shared tokens for which a prompt refers to another turn: a reference to fewer tokens would take
+ * more space than they do.
+ */
 export const MIN_SHARED_TOKENS = 8
 
 /** A filter of sessions; without any condition it matches all. */
@@ -141,9 +140,9 @@ export interface SessionFilter {
   status?: SessionStatus | undefined
   /** Matches sessions whose metadata has each of these top-level values. */
   metadata?: Record<string, string | number | boolean>
-  /** Matches sessions that changed then or later; milliseconds since the epoch. */
+  /** Matches sessions that changed at this time or later; milliseconds since the epoch. */
   sinceMs?: number | undefined
-  /** Matches sessions whose id begins with it. */
+  /** Matches sessions whose id has this prefix. */
   idPrefix?: string | undefined
   /** Matches part of the id, of a value anywhere in the metadata, of a label or a note, ignoring case. */
   text?: string | undefined
@@ -158,6 +157,7 @@ export interface SessionFilter {
   label?: string | undefined
 }
 
+/** A search for a text in the turns of sessions that match a filter. */
 export interface TurnSearch extends SessionFilter {
   /** The text to find, at least three characters long, ignoring case. */
   wanted: string
@@ -181,6 +181,7 @@ export interface SearchHit {
   after: string
 }
 
+/** A page of search hits. */
 export interface SearchPage {
   /** The hits, the latest turns first. */
   hits: SearchHit[]
@@ -192,6 +193,7 @@ const SESSION_SORTS = ['created', 'changed', 'reward', 'turns', 'tokens'] as con
 
 export type SessionSort = (typeof SESSION_SORTS)[number]
 
+/** A query of a page of sessions. */
 export interface SessionQuery extends SessionFilter {
   /** Default: `created`. */
   sort?: SessionSort | undefined
@@ -202,35 +204,43 @@ export interface SessionQuery extends SessionFilter {
   cursor?: string | undefined
 }
 
+/** A page of a list of sessions. */
 export interface SessionPage {
   sessions: SessionRecord[]
   /** Absent on the last page. */
   nextCursor?: string
 }
 
-/** The operations that read, from a store that a proxy writes or from a file. */
+/** The read operations of a proxy's store, or of a database that is opened read-only. */
 export interface TurnReader {
   getSession(sessionId: string): Promise<SessionRecord | undefined>
   listSessions(query: SessionQuery): Promise<SessionPage>
   totalSessions(filter: SessionFilter): Promise<SessionTotals>
-  /** Counts rows without reading them, because it is called often. @param nowMs in milliseconds since the epoch */
+  /**
+   * Counts sessions in the database, without reading their rows, because it is called often.
+   * @param nowMs in milliseconds since the epoch
+   */
   countSessions(nowMs: number): Promise<SessionCount>
   /** Finds turns by a text in their completion or in what their request adds. A page may end early, with a cursor. */
   searchTurns(search: TurnSearch): Promise<SearchPage>
   /**
-   * Returns groups by the creation of their first sessions, newest first; sessions without the key are in none.
+   * Groups sessions by their value under the metadata key `by`; sessions without the key are omitted. The group whose
+   * first session is the newest comes first.
    * @param passReward the lowest reward that passes
    */
   groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]>
 
   /**
-   * Yields the session's turns by index. They are read in pages, so that a long session is never in memory twice. It
+   * Yields the session's turns by index. It reads them in pages, so that a long session is never in memory twice, and
    * ends early if the session is deleted or reset meanwhile. The messages belong to one tree, so that `===` detects a
    * common beginning.
    */
   readTurns(sessionId: string): AsyncIterable<TurnRecord>
 
-  /** Reads turns like {@link readTurns}, at a cost independent of the length of prompts. */
+  /**
+   * Reads turns like {@link readTurns}, without their token ids and logprobs. The cost grows with the new part of each
+   * prompt, not with its length.
+   */
   readOutlines(sessionId: string): AsyncIterable<TurnOutline>
 
   /**
@@ -240,8 +250,8 @@ export interface TurnReader {
   readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep>
 
   /**
-   * Returns the token data of these kinds for these turns; turns without any are omitted. All of it is in memory at
-   * once.
+   * Returns the token data of these kinds for these turns; turns without any are omitted. The complete result is in
+   * memory.
    */
   readDetails(
     sessionId: string,
@@ -261,6 +271,7 @@ export interface TurnReader {
  */
 export type Durability = 'power' | 'process'
 
+/** The result of the creation of a session. */
 export interface SessionCreation {
   created: boolean
   session: SessionRecord
@@ -278,7 +289,8 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
   createSession(session: NewSession): Promise<SessionCreation>
   /**
    * Ends a session. An ended session keeps its status.
-   * @param epoch in a shared database: requires that this node owns the session in this epoch; so in the two below
+   * @param epoch in a shared database: requires that this node owns the session in this epoch, as in `resetSession` and
+   *   `deleteSession`
    * @returns undefined when there is no such session
    * @throws ProxyError `session_moved`
    */
@@ -296,8 +308,8 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
   /** Deletes a session. @returns whether it existed */
   deleteSession(sessionId: string, epoch?: number): Promise<boolean>
   /**
-   * Removes sessions whose time to live has expired, except those with a turn in flight or kept for a consumer.
-   * @param sinceMs absent, or: only those that expired after this time
+   * Removes sessions whose time to live has expired, except those with a turn in flight or retained for a consumer.
+   * @param sinceMs if present, only sessions that expired after this time are removed
    * @returns their ids
    */
   sweep(nowMs: number, sinceMs?: number): Promise<string[]>
@@ -309,8 +321,7 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
    */
   openTurn(turn: OpenTurn): Promise<void>
   /**
-   * Ends an open turn, durably when it resolves. It also resolves if the turn was deleted or reset meanwhile, which
-   * then has no effect.
+   * Ends an open turn, durably when it resolves. It resolves without effect if the turn was deleted or reset meanwhile.
    */
   closeTurn(outcome: TurnOutcome): Promise<void>
   /**
@@ -338,10 +349,10 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
    */
   addDetails(sessionId: string, turns: readonly TurnDetails[]): Promise<void>
 
-  /** The interface to the nodes that share the database; absent: there is only this one. */
+  /** The coordination with other nodes that share the database; absent if only this process uses it. */
   readonly shared?: NodeCoordination | undefined
 
-  /** Whether the previous process shut down in order and had delivered its responses. Absent: unknown. */
+  /** Whether the previous process shut down cleanly, with all responses delivered. Absent: unknown. */
   readonly endedWell?: boolean
 
   /** Checks that a change can be made durable now. @throws ProxyError `store_failed` */
@@ -356,7 +367,7 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
 
 /**
  * Operations for which the threads of both databases have a command of the same name, arguments and result: the store
- * forwards the call unchanged, as it does for consumers and imports. For all others, it converts arguments and results.
+ * forwards them unchanged, as it does for consumers and imports. For all others, it converts arguments and results.
  */
 export const SESSION_READS = ['getSession', 'countSessions'] as const satisfies (keyof TurnReader)[]
 export const TURN_READS = ['readDetails'] as const satisfies (keyof TurnReader)[]

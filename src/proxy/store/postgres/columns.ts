@@ -1,4 +1,4 @@
-/** The columns that the writer writes, with their types: a group of rows is sent as an array per column. */
+/** The columns that the writer writes, with their types. A group of rows is sent as one array per column. */
 import type { TextColumn } from '../common/packing.ts'
 import { SESSION_COLUMNS } from '../common/session-rows.ts'
 import {
@@ -17,9 +17,10 @@ const SQL_TYPES: Readonly<Record<ColumnType, SqlType>> = {
   bytes: 'bytea',
 }
 
+/** The columns of type `bytea`, except `body` and those of `turns`. */
 const BYTES = new Set(['hash', 'texts', 'blobs', 'sha256'])
 
-/** Columns of texts that a client wrote. Session ids and names are validated on arrival. */
+/** The columns of type `text`, except `texts.body` and those of `turns`. */
 const TEXTS = new Set([
   ...['status', 'kind', 'session_id', 'metadata', 'sampling_params'],
   ...['record', 'policies', 'edited_calls', 'key_tag', 'limits', 'marks'],
@@ -71,8 +72,9 @@ const UTF16 = `${ESCAPE}u`
 const JSON_TEXT = `${ESCAPE}j`
 
 /**
- * Returns a text as the type `text` can store it: the type rejects U+0000, and lone surrogates have no UTF-8. Such texts,
- * and those that begin like an escaped one, are stored after an escape; all others unchanged, so that SQL can read them.
+ * Returns a text in a form that the type `text` can store: the type rejects U+0000, and lone surrogates have no UTF-8.
+ * Such texts, and those that begin like an escaped one, are stored after an escape; all others unchanged, so that SQL
+ * can read them.
  */
 function toColumn(text: TextColumn): string {
   if (typeof text !== 'string') return UTF16 + text.toString('base64')

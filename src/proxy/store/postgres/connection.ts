@@ -4,12 +4,12 @@ import { ProxyError } from '../../../base/errors.ts'
 import { withoutPassword } from '../port/database-name.ts'
 import type { Durability } from '../port/turn-store.ts'
 
-/** The silence after which TCP probes a connection. */
+/** The idle time after which TCP probes a connection. */
 const KEEP_ALIVE_MS = 10_000
 const CONNECT_MS = 10_000
 
 /**
- * Matches the SQLSTATEs of a server that ends a connection,
+ * Matches the SQLSTATEs with which a server ends a connection,
  * https://www.postgresql.org/docs/current/errcodes-appendix.html. A standby, or a primary that was demoted, sends
  * 25006: the connection leads to the wrong server.
  */
@@ -22,8 +22,8 @@ const ENDED = /^(08|57P0|25P03|25P04|25006)/
 const SQLSTATE = /^(?=.*\d)[0-9A-Z]{5}$/
 
 /**
- * The code of the error for a server that rejects writes. {@link isConnectionLoss} accepts it, so the writer
- * reconnects.
+ * The code of the error for a server that rejects writes. It counts as a connection loss (see {@link
+ * isConnectionLoss}), so the writer reconnects.
  */
 const READ_ONLY = 'READ_ONLY_SERVER'
 
@@ -71,19 +71,19 @@ const TIMEOUT_MARGIN_MS = 500
 
 /**
  * Removes limits that a database or a role may set for ad-hoc queries. They must not apply to the proxy, as they do not
- * apply to pg_dump: its connections stay idle between requests, its commits wait for locks, and {@link runInTransaction}
- * sets its own limit. `transaction_timeout` exists since PostgreSQL 17, so the names are looked up.
+ * apply to pg_dump: its connections stay idle between requests, its commits wait for locks, and {@link
+ * runInTransaction} sets its own limit. `transaction_timeout` exists since PostgreSQL 17, so the names are looked up.
  */
 const REMOVE_TIMEOUTS = `
   SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',
     'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')`
 
 /**
- * Opens a connection. Transactions are `read committed` whatever the database's default is: a commit locks the rows
- * that it changes, and repeats its earlier reads. The time limit is also set at the server, because it must end a
- * statement that waits for a lock; closing the connection does not.
- * @throws Error of the driver or the system; for a server that rejects writes, one that {@link isConnectionLoss}
- *   accepts
+ * Opens a connection. Transactions are `read committed`, whatever the default of the database is: a commit first locks
+ * the rows that it changes, and must then read their latest version. The time limit is also set at the server, because
+ * it must end a statement that waits for a lock; closing the connection does not.
+ * @throws Error of the driver or the system; for a server that rejects writes, an error that is a connection loss (see
+ *   {@link isConnectionLoss})
  */
 export async function connect(url: string, options: ConnectOptions = {}): Promise<pg.Client> {
   const { timeoutMs, writes = false } = options
@@ -120,12 +120,15 @@ export function isConnectionLoss(error: unknown): boolean {
   return typeof code !== 'string' || ENDED.test(code) || !SQLSTATE.test(code)
 }
 
-/** The idle limit of a transaction: a node that stalls inside one blocks the other nodes no longer than this. */
-const SILENT_MS = 3_000
+/**
+ * The idle limit of a transaction, after which the server ends it: a node that stalls in one blocks the other nodes no
+ * longer than this.
+ */
+const IDLE_TRANSACTION_MS = 3_000
 
 /** Runs queries in one transaction. @param run sends the queries */
 export async function runInTransaction<T>(client: pg.Client, run: () => Promise<T>): Promise<T> {
-  await client.query(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = ${SILENT_MS}`)
+  await client.query(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = ${IDLE_TRANSACTION_MS}`)
   try {
     const result = await run()
     await client.query('COMMIT')
@@ -136,13 +139,13 @@ export async function runInTransaction<T>(client: pg.Client, run: () => Promise<
   }
 }
 
-/** The number of queries that read which server process serves a connection. */
+/** The maximum number of queries that check whether a connection keeps its server process. */
 const PROBES = 4
 
 /**
- * Rejects a connection pool that gives each transaction another server process, as PgBouncer does in transaction mode:
- * session settings, prepared statements and advisory locks would belong to other clients. Such a pool is detected if
- * one process serves two connections at once, or if the process of a connection changes.
+ * Rejects a connection pool that assigns each transaction another server process, as PgBouncer does in transaction
+ * mode: session settings, prepared statements and advisory locks would belong to other clients. Such a pool is detected
+ * if one process serves two connections at the same time, or if the process of a connection changes.
  * @param client an idle client
  * @param connectAgain opens a second connection
  * @throws ProxyError `start_failed`
@@ -183,9 +186,11 @@ export interface DurabilitySettings {
 }
 
 /**
- * Reads the durability settings of the server, and requests a flush to disk at each commit if the settings omit it.
+ * Reads the durability settings of the server. With durability `power`, it sets `synchronous_commit` for this
+ * connection if the server has it off.
  * @param durability `power`: commits survive a power loss of the server; `process`: the server's settings decide
- * @throws ProxyError `start_failed` if an acknowledged turn would not survive a power loss of the server
+ * @throws ProxyError `start_failed` if an acknowledged turn would not survive a power loss of the server, or if the
+ *   encoding of the database is not UTF-8
  */
 export async function queryDurability(
   client: pg.Client,
@@ -208,7 +213,7 @@ export async function queryDurability(
       throw new ProxyError(
         'start_failed',
         `the database server has fsync ${fsync} and full_page_writes ${fullPageWrites}: acknowledged turns would not ` +
-          'survive its loss of power. Turn both on, or give --durability process',
+          'survive its loss of power. Turn both on, or set --durability process',
       )
     }
     if ((await showSetting('synchronous_commit')) === 'off') await client.query('SET synchronous_commit = on')
@@ -243,11 +248,11 @@ const ADVICE: Readonly<Record<string, string>> = {
   '53300': 'has no connection left: raise max_connections, or end other clients; a proxy needs six',
   [READ_ONLY]:
     'rejects writes: name the primary, or a role and database without default_transaction_read_only',
-  ECONNREFUSED: 'does not answer: nothing listens there',
-  ENOTFOUND: 'does not answer: there is no such host',
+  ECONNREFUSED: 'refuses the connection: no server listens at this address',
+  ENOTFOUND: 'cannot be reached: the host name is unknown',
 }
 
-/** An operation of the database. */
+/** A function that sends queries over a connection. */
 type Query = (client: pg.Client, ...args: never[]) => Promise<unknown>
 
 type QueryMethod<Q> = Q extends (client: pg.Client, ...args: infer A) => infer R ? (...args: A) => R : never

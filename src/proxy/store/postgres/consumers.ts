@@ -1,7 +1,7 @@
 /**
- * Rows of `consumers` and `consumer_sessions`, for any number of nodes. Leases expire by the database's clock. A
- * consumer's changes are serialized by a lock on its row. They are not part of a group of turns: each is a
- * separate, idempotent transaction.
+ * Rows of `consumers` and `consumer_sessions`, for any number of nodes. Leases expire by the database's clock. Changes
+ * of a consumer are serialized by a lock on its row. Each change is a separate, idempotent transaction, not part of a
+ * group.
  */
 import type { Client } from 'pg'
 import {
@@ -35,9 +35,7 @@ import { SELECT_SESSIONS } from './select-sessions.ts'
 
 const NOW_MS = '(extract(epoch FROM clock_timestamp()) * 1000)::bigint'
 
-/**
- * Returns the condition under which a session can be leased. @param leaseId the parameter that contains the lease id
- */
+/** Returns the SQL condition under which a session can be leased. @param leaseId the SQL parameter with the lease id */
 const isFree = (leaseId: string) => `(
   delivery.id IS NULL
   OR delivery.leased_until_ms IS NOT NULL AND (delivery.leased_until_ms <= ${NOW_MS} OR delivery.lease_id = ${leaseId}))`
@@ -176,7 +174,7 @@ async function listSessionStates(client: Client, sessionId: string): Promise<Con
   return rows.map(toConsumerSession)
 }
 
-/** Inserts the consumers' leases of a session with one statement. */
+/** Adds leases and acknowledgements of a session, with one statement. */
 async function putSessionStates(
   client: Client,
   sessionId: string,

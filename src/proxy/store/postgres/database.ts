@@ -16,7 +16,11 @@ const READERS = 4
 
 const RETRY_MS = 250
 
-/** Opens the writer. @param options `name` is that of the machine or the pod */
+/**
+ * Opens the writer: migrates the database and acquires a lease.
+ * @param options `name` is that of the machine or the pod
+ * @throws ProxyError `start_failed`
+ */
 export async function openForWriting(options: {
   url: string
   durability: Durability
@@ -44,6 +48,7 @@ export async function openForWriting(options: {
   })
 }
 
+/** Opens the reader, after it has checked the schema. @throws ProxyError `start_failed` */
 export async function openForReading(url: string, cacheBytes: number) {
   const reader = createReader(() => connect(url), cacheBytes, READERS)
   return explain(url, async () => {

@@ -5,10 +5,15 @@ import { COLUMNS } from './columns.ts'
 import type { GroupStatement } from './group-statement.ts'
 import { UndoLog } from './row-cache.ts'
 
-/** The number of slots. Ids of different slots never collide; it exceeds the number of nodes that run at a time. */
+/**
+ * The number of slots. Each node has one, and allocates the ids that are equal to it modulo this number, so that ids of
+ * different nodes never collide. It exceeds the number of nodes that run at a time.
+ */
 export const SLOTS = 1024
 
-/** The next id of each table that has its own sequence, in units of {@link SLOTS}. */
+/**
+ * The next id of each table, divided by {@link SLOTS}. The tables `details`, `blobs` and `blob_uses` share `others`.
+ */
 export interface NextIds {
   trees: number
   sessions: number
@@ -20,7 +25,7 @@ export interface NextIds {
 
 export const FIRST_IDS: NextIds = { trees: 1, sessions: 1, texts: 1, nodes: 1, turns: 1, others: 1 }
 
-/** The columns that a turn's delivery changes. */
+/** The columns that a delivery report or a redelivery changes. */
 const DELIVERY_COLUMNS = ['status', 'error_code', 'error_message', 'annotations']
 
 /** The columns of a session that can change. */

@@ -9,8 +9,8 @@
  *       update_sessions AS (UPDATE sessions … FROM unnest(…) AS input, lease …), …
  *     SELECT … whether the lease was updated, and which preconditions are met
  *
- * Every change joins `lease`, which has no row if a precondition is not met: then nothing changes. Sessions are locked in
- * order of their ids, so that groups of two nodes cannot deadlock.
+ * Every change joins `lease`, which has no row if a precondition is not met: then nothing changes. Sessions are locked
+ * in the order of their ids, so that groups of two nodes cannot deadlock.
  */
 import type { ColumnValues } from '../common/tables.ts'
 import { COLUMNS, getColumnType, type Table, toDriver } from './columns.ts'

@@ -1,6 +1,7 @@
 /**
  * A second connection beside the writer's, so that renewing a lease and finding an owner do not wait for a commit. It
- * runs one query or transaction at a time: a concurrent statement would become part of another task's transaction.
+ * runs one task (a query or a transaction) at a time: a concurrent statement would become part of another task's
+ * transaction.
  */
 import type { Client } from 'pg'
 import type { LeaseRenewal } from '../port/node-coordination.ts'
@@ -16,8 +17,11 @@ export class LeaseConnection {
   #lockedLease: number | undefined
   /** Settles when the previous task has ended. */
   #last: Promise<unknown> = Promise.resolve()
-  /** Leases that had expired by the last renewal. A running node renews its lease within a second. */
-  #over: readonly number[] = []
+  /**
+   * The leases that had expired at the last renewal. Only those that are still expired at the next one are ended: a
+   * running node renews its lease within a second.
+   */
+  #expired: readonly number[] = []
 
   constructor(connect: () => Promise<Client>) {
     this.#connect = connect
@@ -31,8 +35,8 @@ export class LeaseConnection {
       return renewLease(client, heartbeat)
     })
     if (renewed === undefined) return undefined
-    const over = renewed.over.filter((id) => this.#over.includes(id))
-    this.#over = renewed.over
+    const over = renewed.over.filter((id) => this.#expired.includes(id))
+    this.#expired = renewed.over
     let freed = 0
     for (let count = 1; count > 0; freed += count)
       count = await this.#enqueue((client) => freeSomeSessions(client, over))
@@ -44,12 +48,12 @@ export class LeaseConnection {
     return this.#enqueue(async (client) => (await client.query(sql, [lease])).rowCount === 0)
   }
 
-  /** @returns the lease of the session's owner; undefined: it has none */
+  /** Returns the lease of the session's owner; undefined: it has none. */
   readOwner(sessionId: string): Promise<number | undefined> {
     return this.#enqueue((client) => findOwner(client, sessionId))
   }
 
-  /** @returns the number of the change */
+  /** Sets a control. @returns the number of the change */
   setControl(name: string, value: unknown): Promise<number> {
     return this.#enqueue((client) => setControl(client, name, value))
   }
@@ -58,7 +62,7 @@ export class LeaseConnection {
     return this.#enqueue((client) => claimRollout(client, rolloutId, lease))
   }
 
-  /** @returns the lease of the node that runs the rollout; undefined: there is none */
+  /** Returns the lease of the node that runs the rollout; undefined: there is none. */
   findRollout(rolloutId: string): Promise<number | undefined> {
     return this.#enqueue((client) => findRollout(client, rolloutId))
   }
@@ -67,34 +71,37 @@ export class LeaseConnection {
     return this.#enqueue((client) => releaseRollout(client, rolloutId, lease))
   }
 
-  /** Closes the connection. A task that is running fails, and is not repeated over another one. */
+  /** Closes the connection. A running task fails, and is not repeated on another connection. */
   async close(): Promise<void> {
     this.#isClosed = true
     const client = await this.#client?.catch(() => undefined)
     await client?.end().catch(() => {})
   }
 
-  #enqueue<T>(sendRequest: (client: Client) => Promise<T>): Promise<T> {
-    const result = this.#last.then(() => this.#runTask(sendRequest))
+  #enqueue<T>(task: (client: Client) => Promise<T>): Promise<T> {
+    const result = this.#last.then(() => this.#runTask(task))
     this.#last = result.catch(() => {})
     return result
   }
 
-  /** Runs a task, once more if its connection was lost, unless the connection is new. Each task may run twice. */
-  async #runTask<T>(sendRequest: (client: Client) => Promise<T>): Promise<T> {
+  /**
+   * Runs a task. Repeats it on a new connection if the connection was lost, unless that was new. Each task may run
+   * twice.
+   */
+  async #runTask<T>(task: (client: Client) => Promise<T>): Promise<T> {
     if (this.#isClosed) throw new Error('The lease connection is closed')
     const isNew = this.#client === undefined
     this.#client ??= this.#connect()
     const client = this.#client
     try {
-      return await sendRequest(await client)
+      return await task(await client)
     } catch (error) {
       // After any error the next task gets a new connection.
       this.#client = undefined
       this.#lockedLease = undefined
       void client.then((lost) => lost.end()).catch(() => {})
       if (isNew || !isConnectionLoss(error)) throw error
-      return this.#runTask(sendRequest)
+      return this.#runTask(task)
     }
   }
 }

@@ -1,7 +1,7 @@
 /**
- * Leases of nodes. A node has a lease, by the server's clock, and renews it every second. Other nodes may end a lease
- * that has expired: then the node's sessions are free, and nothing that it still sends is committed. A node that was
- * paused or cut off thus cannot continue with its cache while the others consider it crashed.
+ * Leases of nodes. A node acquires a lease, which is timed by the server's clock, and renews it every second. Other nodes
+ * may end a lease that has expired: then the node's sessions are free, and later commits of the node fail. A node that
+ * was paused or cut off thus cannot continue with its cache while the others consider it crashed.
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
@@ -10,25 +10,31 @@ import { runInTransaction } from './connection.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'
 
-/** The duration of a lease: long enough for a restart of the server, short for an agent that waits. */
+/**
+ * The duration of a lease: long enough for a restart of the server, and short for an agent that waits for the
+ * fail-over.
+ */
 const LEASE_S = 6
 
-/** The grace period after a lease. A node that was cut off together with all others can renew its lease first. */
+/**
+ * The grace period after a lease, so that a node that was cut off together with all others can renew its lease first.
+ */
 const MARGIN_S = 1
 
 /**
- * Advisory locks, `llmq`, `llmr` and `llms` in ASCII: for the connection of a lease, for assigning leases, for setting
- * controls.
+ * The keys of advisory locks. `llmq` (in ASCII), with the number of a lease, marks its node as running; `llmr`
+ * serializes assigning leases, and `llms` setting controls.
  */
 const CONNECTIONS_LOCK = 0x6c6c6d71
 export const LEASES_LOCK = 0x6c6c6d72
 const CONTROLS_LOCK = 0x6c6c6d73
 
-/** The condition for a lease that other nodes may end. */
+/** The SQL condition for a lease that other nodes may end. */
 export const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interval '${MARGIN_S} s'`
 
 const LEASE_END = `clock_timestamp() + interval '${LEASE_S} s'`
 
+/** A lease of this node, as it was taken. */
 export interface OwnerLease {
   readonly id: number
   readonly slot: number
@@ -39,8 +45,8 @@ export interface OwnerLease {
 }
 
 /**
- * Takes a lease.
- * @param name name of the machine; leases of its processes that have exited are ended at once
+ * Acquires a lease.
+ * @param name name of the machine; leases of its exited processes are ended immediately
  * @throws ProxyError `start_failed` if newer nodes have meanwhile migrated the tables to a version that this one cannot
  *   use
  */
@@ -85,8 +91,8 @@ export async function takeLease(client: Client, name: string): Promise<OwnerLeas
 }
 
 /**
- * Marks the lease's node as running for as long as the connection lives. The lock is shared, since two connections of a node
- * hold it: the loss of one of them must not let another node of the same name end the lease.
+ * Marks the lease's node as running for as long as the connection lives. The lock is shared, since two connections of a
+ * node hold it: the loss of one of them must not let another node of the same name end the lease.
  */
 export async function lockLease(client: Client, { id }: Pick<OwnerLease, 'id'>): Promise<void> {
   await client.query(`SELECT pg_try_advisory_lock_shared(${CONNECTIONS_LOCK}, $1::int)`, [id])
@@ -126,12 +132,12 @@ async function readNextIds(client: Client, slot: number): Promise<NextIds> {
 /** The state that a node reports with each renewal. */
 export interface Heartbeat extends NodeStateReport {
   lease: number
-  /** Number of the last control change that the node has applied. */
+  /** The number of the last control change that the node has applied. */
   seen: number
 }
 
 /**
- * Renews a lease, however long ago it expired, unless it was ended.
+ * Renews a lease unless it has been ended, even if it expired long ago.
  * @returns the state of all nodes, and the controls; undefined: the lease has ended
  */
 export async function renewLease(
@@ -164,6 +170,7 @@ export async function renewLease(
   }
 }
 
+/** A row of `proxies`, with the state of the lease. */
 interface ProxyRow {
   id: number
   name: string
@@ -198,7 +205,7 @@ interface OwnerRow {
   tree: number
   owner: number
   epoch: number
-  /** Number of turns that are open in the database. */
+  /** The number of turns that are open in the database. */
   open_turns: number
   url: string | null
   is_owned: boolean
@@ -218,15 +225,17 @@ export async function findOwner(client: Client, sessionId: string): Promise<numb
   return row?.is_owned && !isReleased(row) ? row.owner : undefined
 }
 
-/** Returns whether a draining owner releases the session: it keeps sessions only while they have turns in flight. */
+/**
+ * Returns whether a draining owner has released the session: it retains sessions only while they have turns in flight.
+ */
 function isReleased({ is_draining: isDraining, open_turns: openTurns }: OwnerRow): boolean {
   return isDraining && openTurns === 0
 }
 
 /**
  * Makes the node the session's owner, and closes the turns that an earlier owner left open, in one transaction. The row
- * is locked before anything is read, so that no commit comes in between.
- * @param seizes whether to take the session from an owner that is available
+ * is locked before anything is read, so that no commit intervenes.
+ * @param seizes whether to take the session even from an available owner
  * @returns undefined: there is no such session, or another node owns it
  */
 export async function claimSession(
@@ -249,7 +258,7 @@ export async function claimSession(
   })
 }
 
-/** Ends a lease that has expired. @returns whether the lease has ended; if not, it was renewed a moment ago */
+/** Ends a lease that has expired. @returns whether the lease has ended; if not, it was renewed meanwhile */
 async function endIfOver(client: Client, lease: number): Promise<boolean> {
   await client.query(`UPDATE llm_proxy.proxies SET ended = 1 WHERE id = $1 AND ${IS_OVER}`, [lease])
   const { rowCount } = await client.query('SELECT 1 FROM llm_proxy.proxies WHERE id = $1 AND ended = 0', [
@@ -258,7 +267,11 @@ async function endIfOver(client: Client, lease: number): Promise<boolean> {
   return rowCount === 0
 }
 
-/** Closes the open turns of sessions without a running owner. @param over leases that may be ended */
+/**
+ * Closes the open turns of sessions without a running owner.
+ * @param over expired leases, which are ended first
+ * @param withUnowned whether to include sessions that never had an owner
+ */
 export async function freeSessions(
   client: Client,
   over: readonly number[],
@@ -267,7 +280,7 @@ export async function freeSessions(
   while ((await freeSomeSessions(client, over, withUnowned)) > 0);
 }
 
-/** The maximum number of sessions freed by one transaction, because other tasks of the connection wait for it. */
+/** The maximum number of sessions freed by one transaction, for which other tasks of the connection wait. */
 const FREED_SESSIONS = 100
 
 /** Runs one step of {@link freeSessions}. @returns the number of sessions freed; 0: there are no more */

@@ -1,7 +1,7 @@
 /**
  * Migrates a database to the tables of this release while nodes of other releases use it. A migration that only adds
- * leaves nodes of the previous version running (expand). One that changes or removes what they use (contract) requires
- * that none of them runs. A release must therefore add first, and may remove one release later.
+ * tables or columns (expand) leaves nodes of the previous version running. One that changes or removes what they use
+ * (contract) requires that none of them runs. A release must therefore add first, and may remove one release later.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
@@ -15,21 +15,21 @@ const MIGRATION_LOCK = 0x6c6c6d70
 
 /**
  * The limit on waiting for a table lock. A migration waits for all transactions that use the table, and all later ones
- * queue behind it. It times out before the server checks for deadlocks (after a second), which would cost a node its
- * commit, and retries.
+ * queue behind it. It stops waiting before the server checks for deadlocks (after a second), which could end a commit
+ * of a node, and tries again.
  */
 const LOCK_MS = 500
 const RETRY_MS = 200
 const PATIENCE_MS = 120_000
 const LOCK_NOT_AVAILABLE = '55P03'
 
-/** The first version that supports several nodes. */
+/** The first schema version that supports several nodes. */
 const MANY_PROXIES_VERSION = 4
 
 /**
  * Migrates the database to this version. Other nodes that start meanwhile wait for it.
  * @param migrations migrations of this release
- * @throws ProxyError `start_failed` if the database is too new for this release, or if running nodes could not use the
+ * @throws ProxyError `start_failed` if the database is too new for this release, or if a running node could not use the
  *   new version
  */
 export async function migrate(
@@ -71,10 +71,12 @@ async function bringUpToDate(
   return version > 0 ? { from: version, to: migrations.length } : undefined
 }
 
-/** Rejects a migration while older nodes run. The lock keeps others from starting before the migration is committed. */
+/**
+ * Rejects a migration while older nodes run. The lock prevents others from starting before the migration is committed.
+ */
 async function rejectOlderProxies(client: Client, oldest: number): Promise<void> {
   await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
-  // The column was added after the table.
+  // The column `schema` was added later than the table, so the query reads it through JSON.
   const { rows } = await client.query<{ name: string }>(
     `SELECT DISTINCT name FROM llm_proxy.proxies WHERE ended = 0 AND lease_until > clock_timestamp()
        AND coalesce((to_jsonb(proxies) ->> 'schema')::bigint, 0) < $1 ORDER BY name`,
@@ -98,14 +100,15 @@ export async function checkSchema(client: Client): Promise<void> {
   throw new ProxyError(
     'start_failed',
     version === 0
-      ? 'there is no record in this database: name the one that the server writes'
-      : `the record has schema version ${version}, this llm-proxy reads version ${SCHEMA_VERSION}: start the server on it once`,
+      ? 'this database has no tables of llm-proxy: give the one that the proxy writes'
+      : `the database has schema version ${version}, this llm-proxy reads version ${SCHEMA_VERSION}: start the proxy on it once`,
   )
 }
 
 /**
- * Returns the database's version. @param known highest version that this release knows. @throws ProxyError
- * `start_failed` for a version that it cannot use
+ * Returns the database's version.
+ * @param known highest version that this release knows
+ * @throws ProxyError `start_failed` for a version that it cannot use
  */
 async function readVersion(client: Client, known: number): Promise<number> {
   const { rows } = await client.query<{ version: number; oldest?: number | null }>(
@@ -115,7 +118,7 @@ async function readVersion(client: Client, known: number): Promise<number> {
   if (version <= known || (oldest ?? version) <= known) return version
   throw new ProxyError(
     'start_failed',
-    `the record has schema version ${version}, this llm-proxy knows versions up to ${known}: ` +
+    `the database has schema version ${version}, this llm-proxy knows versions up to ${known}: ` +
       'use the newer llm-proxy that wrote it, or another database',
   )
 }

@@ -1,6 +1,6 @@
-/** Loads the rows that a group has looked up and that the writer's caches lack, with one query per table. */
+/** Loads the rows that a group has looked up and that the caches of the writer lack, with one query per table. */
 import type { Client } from 'pg'
-import type { OpenRow, SequenceRow } from '../common/tables.ts'
+import type { OpenTurnRow, SequenceRow } from '../common/tables.ts'
 import { REQUEST_COLUMNS } from '../common/turn-columns.ts'
 import { fromDriver } from './columns.ts'
 import type { RowCache } from './row-cache.ts'
@@ -69,7 +69,7 @@ const BLOB_USES: CacheQuery<string, number, { id: number; tree: number; blob: nu
   toEntry: ({ id, tree, blob }) => [`${tree} ${blob}`, id],
 }
 
-const OPEN_TURNS: CacheQuery<string, OpenRow, OpenRow & TurnKey> = {
+const OPEN_TURNS: CacheQuery<string, OpenTurnRow, OpenTurnRow & TurnKey> = {
   sql: `SELECT id, ${REQUEST_COLUMNS.join(', ')} FROM llm_proxy.turns
     JOIN unnest($1::bigint[], $2::text[]) AS wanted (tree, turn_id) USING (tree, turn_id) WHERE status = 'open'`,
   toValues: splitKeys,
@@ -109,7 +109,7 @@ interface TurnKey {
   readonly turn_id: string
 }
 
-/** Loads the missing rows. @returns whether any exists, so that the group must be computed again */
+/** Loads the missing rows. @returns whether any of them exists, so that the group must be computed again */
 export async function loadMissingRows(client: Client, tables: WriterTables): Promise<boolean> {
   const exists = [
     await loadRows(client, tables.sessions.rows, SESSIONS),
@@ -136,7 +136,7 @@ async function loadRows<K extends string | number, V, R extends object>(
   return cache.load(new Map(rows.map((row) => toEntry(fromDriver(row)))))
 }
 
-/** Splits keys into arrays of their trees and of what follows. */
+/** Splits keys of the form `TREE REST` into an array of trees and one of the rests. */
 function splitKeys(keys: readonly string[]): [trees: string[], rests: string[]] {
   const spaces = keys.map((key) => key.indexOf(' '))
   return [

@@ -1,4 +1,4 @@
-/** The main thread's side of a database that several nodes share: it renews the lease, and knows the other nodes. */
+/** The coordination of nodes, on the main thread: renews the lease of this node, and tracks the other nodes. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
@@ -18,7 +18,10 @@ import type { NodeWriteMethods } from './writer-loop.ts'
 
 const BEAT_MS = 1_000
 
-/** The validity of a lease, counted from before a renewal is sent. Others wait for two seconds more. */
+/**
+ * The validity of a lease, counted from before a renewal is sent. Other nodes end the lease two seconds later at the
+ * earliest.
+ */
 const VALID_MS = 5_000
 
 /** The time limit of an operation that waits for a valid lease. */
@@ -26,8 +29,8 @@ const PATIENCE_MS = 10_000
 const RETRY_MS = 50
 
 /**
- * `expired`: it could not renew its lease in time, and does not know whether other nodes have ended it. `fenced`: other
- * nodes have ended its lease, and it takes a new one.
+ * The state of this node. `expired`: it could not renew its lease in time, and does not know whether other nodes have
+ * ended it. `fenced`: other nodes have ended its lease, and it acquires a new one.
  */
 type NodeState = 'joining' | 'serving' | 'draining' | 'expired' | 'fenced' | 'closed'
 
@@ -41,8 +44,8 @@ export const NODE_TRANSITIONS: Transitions<NodeState> = {
 }
 
 /**
- * Coordination of the nodes that share a PostgreSQL database: this node's lease, its published state and the control
- * setting.
+ * The coordination of the nodes that share a PostgreSQL database: this node's lease, its published state and the
+ * control settings.
  */
 export class PostgresNodeCoordination implements NodeCoordination {
   readonly #writer: StoreThread<NodeWriteMethods>
@@ -50,13 +53,13 @@ export class PostgresNodeCoordination implements NodeCoordination {
   readonly #clock: Clock
   #followControl: ((setting: ControlSetting) => Promise<void>) | undefined
   readonly #lostListeners: (() => void)[] = []
-  readonly #gone = new Map<number, AbortController>()
+  readonly #lossControllers = new Map<number, AbortController>()
   #state: NodeState = 'joining'
   #lease: number | undefined
   #published: NodeStateReport = {}
   #validUntilMs = 0
   #proxies: readonly NodeStatus[] = []
-  /** Number of the last control change that this node has applied. */
+  /** The number of the last control change that this node has applied. */
   #seen = 0
   #cancelNext: (() => void) | undefined
   #beating: Promise<void> | undefined
@@ -116,11 +119,15 @@ export class PostgresNodeCoordination implements NodeCoordination {
     return this.#writer.execute('releaseRollout', [rolloutId])
   }
 
-  /** @param owner the number of a lease. @returns undefined: there is no owner, or it is this node */
+  /**
+   * Returns the node with a lease.
+   * @param owner the number of the lease
+   * @returns undefined: there is no owner, or it is this node
+   */
   #other(owner: number | undefined): NodeStatus | undefined {
     if (owner === undefined || owner === this.#lease) return undefined
     const existing = this.#proxies.find(({ id }) => id === owner)
-    // Its lease is expiring, or was taken a moment ago.
+    // If the node is not listed, its lease is expiring, or was taken a moment ago.
     return existing ?? { id: owner, name: '', url: undefined, isDraining: false, seen: 0, isDrained: false }
   }
 
@@ -129,8 +136,8 @@ export class PostgresNodeCoordination implements NodeCoordination {
   }
 
   getLossSignal(id: number): AbortSignal {
-    const existing = this.#gone.get(id) ?? new AbortController()
-    this.#gone.set(id, existing)
+    const existing = this.#lossControllers.get(id) ?? new AbortController()
+    this.#lossControllers.set(id, existing)
     return existing.signal
   }
 
@@ -201,7 +208,7 @@ export class PostgresNodeCoordination implements NodeCoordination {
     await this.#follow(renewed.controls)
   }
 
-  /** Changes the state if the result of a renewal differs from it, and logs the change. */
+  /** Changes the state, and logs the change. Does nothing if the node is in this state already. */
   #transition(to: NodeState): void {
     const from = this.#state
     if (from === to) return
@@ -212,7 +219,7 @@ export class PostgresNodeCoordination implements NodeCoordination {
     if (from === 'expired' && to !== 'fenced' && to !== 'closed') logEvent(this.#logger, 'node_renewed', {})
   }
 
-  /** Logs which other nodes joined and left since the previous renewal. @param own this node's leases */
+  /** Logs the other nodes that joined or left since the previous renewal. @param own this node's leases */
   #logChanges(now: readonly NodeStatus[], own: readonly number[]): void {
     const isIn = (nodes: readonly NodeStatus[], { id }: NodeStatus) => nodes.some((node) => node.id === id)
     const before = this.#proxies
@@ -222,15 +229,17 @@ export class PostgresNodeCoordination implements NodeCoordination {
       logEvent(this.#logger, node.isDraining ? 'node_left' : 'node_lost', { node: node.name, url: node.url })
   }
 
+  /** Replaces the list of nodes, and aborts the signals of those that are no longer in it. */
   #updateNodes({ proxies }: LeaseRenewal): void {
     this.#proxies = proxies
-    for (const [id, gone] of this.#gone) {
+    for (const [id, controller] of this.#lossControllers) {
       if (proxies.some((proxy) => proxy.id === id)) continue
-      gone.abort()
-      this.#gone.delete(id)
+      controller.abort()
+      this.#lossControllers.delete(id)
     }
   }
 
+  /** Applies the control changes that this node has not applied yet, in order. */
   async #follow(controls: readonly ControlSetting[]): Promise<void> {
     const follow = this.#followControl
     if (follow === undefined) return

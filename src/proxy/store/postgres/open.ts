@@ -1,4 +1,4 @@
-/** The store in PostgreSQL: a {@link TurnStore} on a database, and a reader beside it. */
+/** The PostgreSQL store: a {@link TurnStore} on a database, and a separate reader. */
 import { hostname } from 'node:os'
 
 import { logEvent } from '../../../base/log-events.ts'
@@ -19,11 +19,10 @@ export interface PostgresStoreOptions {
   url: string
   durability: Durability
   /**
-   * Name of the machine or pod. Sessions that an exited process of it left behind are free at once. Default: the
-   * host's.
+   * The name of the machine or pod. Sessions of its exited processes become free immediately. Default: the host name.
    */
   name?: string
-  /** Called after each commit with the number of operations that shared it, and the duration of the first of them. */
+  /** Called after each commit with the number of its operations, and the latency of the first of them. */
   onCommit?: (operations: number, tookMs: number) => void
   /** Whether to maintain the search index, from the first search on. */
   searchIndex?: boolean
@@ -37,7 +36,7 @@ const spawnWorker = createThreadSpawner({
   reader: new URL('./reader-thread.ts', import.meta.url),
 })
 
-/** Memory for token ids in each thread. */
+/** The memory of each thread for cached token ids. */
 const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 
 /** Returns the settings that determine the durability of a commit. @throws ProxyError `start_failed` */
@@ -53,7 +52,7 @@ export function openPostgresForInspection(url: string, durability: Durability): 
 }
 
 /**
- * Takes a lease, migrates the database, and marks turns that crashed nodes left open as `interrupted`.
+ * Migrates the database, acquires a lease, and marks turns that crashed nodes left open as `interrupted`.
  * @throws ProxyError `start_failed` that says how to fix the cause
  */
 export async function openPostgresStore({

@@ -1,4 +1,7 @@
-/** The rows of a page of turns. They are fetched before the page is built, so that building it is synchronous. */
+/**
+ * The rows of a page of turns. They are fetched before the page is built, so that {@link Reader} can build it
+ * synchronously.
+ */
 import type { Client } from 'pg'
 import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
@@ -20,7 +23,7 @@ import { selectTree } from './select-sessions.ts'
 
 type DetailRow = TokenDataBlob & { detail_sum: number | null; turn_id: string }
 
-/** The rows that a page is built from. */
+/** The rows from which a page is built. */
 class PageRows {
   tree: number | undefined
   turns: StepRow[] = []
@@ -91,7 +94,10 @@ export class PageTables implements ReaderTables {
 
 type PageReading = NonNullable<ReturnType<Reader['getProgress']>>
 
-/** The token ids that a page needs: of each turn all, or only those that it adds to turns already returned. */
+/**
+ * The token ids that a page needs. `turns`: all of each turn; `steps`: only those that a turn adds to turns already
+ * returned; `none`: no others than the rows of its turns contain.
+ */
 export type PageTokenScope = 'turns' | 'steps' | 'none'
 
 const FIRST_POSITION = { index: -1, id: 0 }
@@ -152,13 +158,13 @@ export class PageFetch {
 
   async #fetchReferencedRows(reading: PageReading | undefined, tokens: PageTokenScope): Promise<void> {
     if (this.#rows.turns.length === 0) return
-    await this.#nodes(reading)
-    await this.#texts(reading)
-    if (tokens !== 'none') await this.#sequences(reading, tokens)
+    await this.#fetchNodes(reading)
+    await this.#fetchTexts(reading)
+    if (tokens !== 'none') await this.#fetchSequences(reading, tokens)
   }
 
-  /** Fetches message nodes up to those that the reading already has. */
-  async #nodes(reading: PageReading | undefined): Promise<void> {
+  /** Fetches the nodes of messages and prompts, up to those that the reading already has. */
+  async #fetchNodes(reading: PageReading | undefined): Promise<void> {
     const known = [...(reading?.messages ?? []), ...(reading?.prompt ?? [])].map(({ id }) => id)
     const wanted = this.#rows.turns.flatMap(({ node, prompt_node: prompt }) => [node, prompt])
     const rows = await this.#select<NodeRow & { id: number }>(
@@ -174,7 +180,7 @@ export class PageFetch {
     for (const row of rows) this.#rows.nodes.set(row.id, row)
   }
 
-  async #texts(reading: PageReading | undefined): Promise<void> {
+  async #fetchTexts(reading: PageReading | undefined): Promise<void> {
     const inNodes = [...this.#rows.nodes.values()].flatMap(({ texts }) => unpackRowIds(texts))
     const ofTurns = this.#rows.turns.flatMap(({ tools, params }) =>
       tools === null ? [params] : [tools, params],
@@ -185,11 +191,11 @@ export class PageFetch {
       [wanted],
     )
     for (const row of rows) this.#rows.texts.set(row.id, row)
-    await this.#completions(rows.flatMap(({ echo_of: turn }) => (turn === null ? [] : [turn])))
-    await this.#blobs(rows.flatMap(({ blobs }) => (blobs === null ? [] : unpackRowIds(blobs))))
+    await this.#fetchCompletions(rows.flatMap(({ echo_of: turn }) => (turn === null ? [] : [turn])))
+    await this.#fetchBlobs(rows.flatMap(({ blobs }) => (blobs === null ? [] : unpackRowIds(blobs))))
   }
 
-  async #completions(ids: readonly number[]): Promise<void> {
+  async #fetchCompletions(ids: readonly number[]): Promise<void> {
     if (ids.length === 0) return
     const rows = await this.#select<CompletionRow>(
       'SELECT id, completion_text, reasoning, tool_calls FROM llm_proxy.turns WHERE id = ANY($1::bigint[])',
@@ -198,7 +204,7 @@ export class PageFetch {
     for (const row of rows) this.#rows.completions.set(row.id, row)
   }
 
-  async #blobs(ids: readonly number[]): Promise<void> {
+  async #fetchBlobs(ids: readonly number[]): Promise<void> {
     if (ids.length === 0) return
     const rows = await this.#select<{ id: number; body: Buffer }>(
       'SELECT id, body FROM llm_proxy.blobs WHERE id = ANY($1::bigint[])',
@@ -208,7 +214,7 @@ export class PageFetch {
   }
 
   /** Fetches the sequences of the page's turns and of their base turns, back to those in the cache. */
-  async #sequences(reading: PageReading | undefined, tokens: PageTokenScope): Promise<void> {
+  async #fetchSequences(reading: PageReading | undefined, tokens: PageTokenScope): Promise<void> {
     const { sequences, turns } = this.#rows
     for (const { id, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } of turns) {
       const prompt = { base: prompt_base, shared: prompt_shared, rest: prompt_rest }

@@ -2,14 +2,14 @@
 import type { Client } from 'pg'
 import { runInTransaction } from './connection.ts'
 
-/** The number of rows that one step removes, in some milliseconds. */
+/** The number of rows that one step removes, within several milliseconds. */
 const PURGE_ROWS = 1_000
-/** Referencing tables are before referenced ones. */
+/** The tables in the order of deletion: a table precedes those that its rows refer to. */
 const PURGED_TABLES = ['consumer_sessions', 'details', 'turns', 'nodes', 'texts'] as const
 
 /**
- * Removes some rows.
- * @returns `done`: there are none; `blobs`: blobs may be among the removed rows, so cached ones are invalid
+ * Removes some rows of a dropped tree.
+ * @returns `done`: there were none; `blobs`: blobs may be among the removed rows, so cached ones are invalid
  */
 export async function purgeRows(client: Client): Promise<'done' | 'rows' | 'blobs'> {
   const { rows } = await client.query<{ id: number }>(
@@ -19,7 +19,7 @@ export async function purgeRows(client: Client): Promise<'done' | 'rows' | 'blob
   const tree = rows[0].id
   for (const table of PURGED_TABLES) {
     const { rowCount } = await client.query(
-      table === 'turns' ? addSearchNoteDeletion(deleteSome(table)) : deleteSome(table),
+      table === 'turns' ? addUnsearchedDeletion(deleteSome(table)) : deleteSome(table),
       [tree],
     )
     if (rowCount! > 0) return 'rows'
@@ -34,14 +34,17 @@ function deleteSome(table: string): string {
   return `DELETE FROM llm_proxy.${table} WHERE id IN (${some})`
 }
 
-/** Extends an SQL deletion of turns by that of their notes for the search index, which remain if no search runs. */
-function addSearchNoteDeletion(deleteTurns: string): string {
+/**
+ * Extends the SQL of a deletion of turns by that of their rows in `unsearched`, which exist as long as no search index
+ * is maintained.
+ */
+function addUnsearchedDeletion(deleteTurns: string): string {
   return `WITH deleted AS (${deleteTurns} RETURNING id),
     notes AS (DELETE FROM llm_proxy.unsearched USING deleted WHERE unsearched.id = deleted.id)
     SELECT FROM deleted`
 }
 
-/** Deletes some references to blobs, and the blobs that no text uses any more. @returns whether there were any */
+/** Deletes some references to blobs, and the blobs without other references. @returns whether there were references */
 function purgeBlobs(client: Client, tree: number): Promise<boolean> {
   return runInTransaction(client, async () => {
     const { rows: uses } = await client.query<{ blob: number }>(`${deleteSome('blob_uses')} RETURNING blob`, [
@@ -49,7 +52,8 @@ function purgeBlobs(client: Client, tree: number): Promise<boolean> {
     ])
     const blobs = uses.map(({ blob }) => blob)
     if (blobs.length === 0) return false
-    // A group that references one of the blobs locks its row: the deletion sees what that group adds.
+    // A group that references one of the blobs locks its row, so the deletion waits for the group and sees its
+    // references.
     await client.query('SELECT FROM llm_proxy.blobs WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE', [
       blobs,
     ])

@@ -17,8 +17,8 @@ export class ReaderPool {
   }
 
   /**
-   * Runs a read, and retries it once over another connection if the first one is lost. The idle connections are likely
-   * lost too.
+   * Runs a read. If its connection is lost, it is retried once on another one, after the idle connections are closed,
+   * which are likely lost too.
    */
   async run<T>(read: (client: Client) => Promise<T>): Promise<T> {
     for (let isLast = false; ; isLast = true) {
@@ -46,7 +46,7 @@ export class ReaderPool {
   }
 
   /**
-   * Closes idle connections. One in use closes after its read, because an open connection would keep the process
+   * Closes idle connections. One in use is closed after its read, because an open connection would keep the process
    * running.
    */
   async close(): Promise<void> {

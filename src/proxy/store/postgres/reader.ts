@@ -1,4 +1,4 @@
-/** Serves reads from the database. Runs on the reader thread, without dependence on threads. */
+/** Serves reads from the database. Runs on the reader thread, but does not depend on threads. */
 import type { Client } from 'pg'
 import type { MaybeAsyncMethods } from '../common/calls.ts'
 import { Reader, type TurnPages } from '../common/reader.ts'
@@ -13,7 +13,7 @@ import { sessionReads } from './select-sessions.ts'
 
 const QUERIES = { ...sessionReads, ...consumerReads, ...importReads, ...searchReads }
 
-/** @param most maximum number of connections */
+/** Creates the methods of the reader. @param most maximum number of connections */
 export function createReader(connect: () => Promise<Client>, cacheBytes: number, most: number) {
   const pool = new ReaderPool(connect, most)
   return {

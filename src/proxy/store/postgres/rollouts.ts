@@ -6,7 +6,9 @@ import { IS_OVER } from './lease.ts'
 const IS_OWNED = `EXISTS (
   SELECT 1 FROM llm_proxy.proxies WHERE proxies.id = rollouts.owner AND ended = 0 AND NOT (${IS_OVER}))`
 
-/** Returns the key of a rollout. Ids may exceed an index entry, and contain characters that PostgreSQL rejects. */
+/**
+ * Returns the key of a rollout. Ids may be too long for an index entry, and contain characters that PostgreSQL rejects.
+ */
 const getHash = (rolloutId: string) => hash('sha256', rolloutId, 'base64url')
 
 /** Makes the node the owner of a rollout, unless a running node owns it. @returns the lease of the owner */
@@ -20,6 +22,7 @@ export async function claimRollout(client: Client, rolloutId: string, lease: num
   return rows[0]!.owner
 }
 
+/** Returns the lease of the running node that owns a rollout; undefined: there is none. */
 export async function findRollout(client: Client, rolloutId: string): Promise<number | undefined> {
   const { rows } = await client.query<{ owner: number }>(
     `SELECT owner FROM llm_proxy.rollouts WHERE hash = $1 AND ${IS_OWNED}`,

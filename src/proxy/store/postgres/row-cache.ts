@@ -1,11 +1,11 @@
 /**
- * Rows of a table by key, for a group that is being computed: the group's changes above a cache of committed rows. A
- * lookup of a key in neither returns nothing and notes the key as missing. The writer then loads the missing rows, and
- * computes the group again if any of them exists.
+ * A cache of rows of one table by key, used while a group is computed: the changes of the group on top of committed
+ * rows. A lookup of a key in neither returns undefined and marks the key as missing. The writer then loads the missing
+ * rows, and computes the group again if any of them exists.
  */
 import { LruCache } from '../../../base/lru-cache.ts'
 
-/** The steps that undo a group's changes, in order of the changes. */
+/** The steps that undo the changes of a group, in the order of the changes. */
 export class UndoLog {
   readonly #steps: (() => void)[] = []
 
@@ -26,7 +26,7 @@ export class UndoLog {
 export class RowCache<K extends string | number, V> {
   readonly #committed: LruCache<K, V>
   readonly #changed = new Map<K, V | undefined>()
-  /** Keys that the database lacked when they were loaded for this group. */
+  /** The keys for which the database had no row when they were loaded for this group. */
   readonly #absent = new Set<K>()
   readonly #missing = new Set<K>()
   #undo = new UndoLog()
@@ -65,7 +65,7 @@ export class RowCache<K extends string | number, V> {
     this.#changed.set(key, value)
   }
 
-  /** Keys that the group has looked up, and of which it is unknown whether the database has them. */
+  /** The keys that the group has looked up, and of which it is unknown whether the database has them. */
   get missing(): readonly K[] {
     return [...this.#missing]
   }

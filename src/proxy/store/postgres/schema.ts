@@ -1,6 +1,6 @@
 /**
- * The tables. They are those of SQLite (`../sqlite/schema.ts` and `docs/store.md` give the reasons), in a schema of
- * their own; the writer assigns ids.
+ * The tables, and the migrations that create them. The tables are those of SQLite (`../sqlite/schema.ts` and
+ * `docs/store.md` explain them), in a separate PostgreSQL schema; the writer assigns ids.
  */
 
 const FIRST_SCHEMA = `
@@ -218,8 +218,8 @@ CREATE INDEX sessions_by_end ON llm_proxy.sessions (ended_at_ms, tree) WHERE sta
 `
 
 /**
- * The search index. A commit only notes that a turn has ended, which costs next to nothing; an indexer processes the
- * notes. Without pg_trgm, or if the role may not install it, the search scans all of `searched`.
+ * The search index. A commit only adds a turn that has ended to `unsearched`, at almost no cost; an indexer processes
+ * these rows. Without pg_trgm, or if the role may not install it, the search scans all of `searched`.
  */
 const SEARCH = `
 CREATE UNIQUE INDEX sessions_by_tree ON llm_proxy.sessions (tree);
@@ -256,7 +256,7 @@ EXCEPTION WHEN OTHERS THEN
 END $trigrams$;
 `
 
-/** The oldest compatible version. Releases from here on read it; earlier ones reject every newer schema. */
+/** The oldest compatible version. Releases with this migration read it; earlier ones reject every newer schema. */
 const SIDE_BY_SIDE = `
 -- The oldest version whose llm-proxy may still use the tables as they are now.
 ALTER TABLE llm_proxy.schema_version ADD COLUMN oldest bigint;
@@ -315,8 +315,8 @@ export interface Migration {
 }
 
 /**
- * Migration n leads from version n to n + 1. Released ones are never edited, because databases exist that have run
- * them.
+ * Migration n leads from version n to n + 1. A released migration must not be edited, since existing databases have run
+ * it.
  */
 export const MIGRATIONS: readonly Migration[] = [
   { sql: FIRST_SCHEMA },

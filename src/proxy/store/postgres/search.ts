@@ -1,4 +1,4 @@
-/** Finds turns by their text, and maintains the search index. Commits only note which turns are to be indexed. */
+/** Finds turns by their text, and maintains the search index. A commit only adds its turns to `unsearched`. */
 import type { Client } from 'pg'
 import {
   CANDIDATE_COLUMNS,
@@ -19,10 +19,10 @@ import { fromDriver } from './columns.ts'
 import { runInTransaction } from './connection.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 
-/** Number of turns that one step indexes. */
+/** The number of turns that one step indexes. */
 const INDEXED_AT_ONCE = 32
 
-type Text = TextRow & { id: number }
+type TextRowWithId = TextRow & { id: number }
 
 /** The queries of one search, over one connection. */
 class PostgresSearch implements SearchSource {
@@ -77,8 +77,8 @@ class PostgresSearch implements SearchSource {
       const { request, completion } = extractTurnText(turn)
       return fold(`${request}\n${completion}`)
     })
-    // The lock makes a later deletion of the turn delete its text as well. A turn being deleted stays noted until it is
-    // gone.
+    // The lock makes a later deletion of the turn delete its text as well. A turn that is being deleted remains in
+    // `unsearched` until it is gone.
     await this.#client.query(
       `INSERT INTO llm_proxy.searched (id, folded)
        SELECT turns.id, texts.folded FROM unnest($1::bigint[], $2::text[]) AS texts (id, folded)
@@ -101,7 +101,7 @@ class PostgresSearch implements SearchSource {
     )
   }
 
-  /** Adds the texts of the turns. A request's texts are included unless an earlier turn has the same request. */
+  /** Adds the texts of the turns. A request's messages are omitted if an earlier turn has the same ones. */
   async #withTexts(rows: readonly SearchRow[]): Promise<SearchCandidate[]> {
     const nodes = await this.#select<{ turn: number; texts: Buffer }>(
       `SELECT turns.id AS turn, nodes.texts FROM llm_proxy.turns JOIN llm_proxy.nodes ON nodes.id = turns.prompt_node
@@ -112,7 +112,7 @@ class PostgresSearch implements SearchSource {
       [rows.map(({ id }) => id)],
     )
     const ids = unpackTextIds(nodes.map(({ texts }) => texts))
-    const texts = await this.#select<Text>(
+    const texts = await this.#select<TextRowWithId>(
       'SELECT id, echo_of, blobs, body FROM llm_proxy.texts WHERE id = ANY($1::bigint[])',
       [[...new Set(ids)]],
     )
@@ -132,7 +132,10 @@ class PostgresSearch implements SearchSource {
   }
 }
 
-/** Returns the text as it is compared and as the server accepts it: without U+0000 and lone surrogates. */
+/**
+ * Returns a text in the form in which it is compared, in lower case, and which the server accepts: without U+0000 and
+ * lone surrogates.
+ */
 function fold(text: string): string {
   return text.toLowerCase().toWellFormed().replaceAll('\0', ' ')
 }

@@ -1,4 +1,4 @@
-/** Reads sessions: one, lists, counts. */
+/** Reads sessions: single ones, lists and counts. */
 import type { Client } from 'pg'
 import {
   type AggregatePart,
@@ -24,20 +24,23 @@ import type {
 import { COLUMNS, fromDriver } from './columns.ts'
 
 /**
- * Selects sessions with the next turn index. A session row counts its turns, but only the turns have the index. Columns
- * are listed by name: a prepared statement with `*` fails once a newer release has added a column.
+ * Selects sessions with their next turn index. It is computed from the turns, since indices may have gaps and
+ * `turn_count` only counts them. Columns are listed by name: a prepared statement with `*` fails once a newer release
+ * has added a column.
  */
 export const SELECT_SESSIONS = `
   SELECT ${COLUMNS.sessions.join(', ')}, (SELECT coalesce(max(call_index) + 1, 0) FROM llm_proxy.turns WHERE turns.tree = sessions.tree) AS next_index
   FROM llm_proxy.sessions`
 
-/** The earlier of the node's time and the server's. */
+/**
+ * The earlier of the node's time (`$1`) and the server's: a node whose clock is fast must not delete sessions early.
+ */
 const NOW_MS = 'least($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)'
 
 /** The condition that a sweep at time `$1` deletes a session. */
 export const IS_EXPIRED = buildExpiredCondition('llm_proxy.', NOW_MS)
 
-/** Sessions without a reward come last. */
+/** The sort columns. `$8` is the sort value of sessions without a reward. */
 const SORT_COLUMNS: Record<SessionSort, string> = {
   created: 'created_at_ms',
   changed: 'updated_at_ms',

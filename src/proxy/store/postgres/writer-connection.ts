@@ -9,7 +9,7 @@ import { isConnectionLoss } from './connection.ts'
 import type { GroupResult, GroupStatement } from './group-statement.ts'
 import { endLeases, type OwnerLease, takeLease } from './lease.ts'
 
-/** Returns a new connection once there is one. Rejects with the reason after `patienceMs`. */
+/** A function that waits for a new connection. It rejects with the reason after `patienceMs`. */
 export type DatabaseReconnector = (patienceMs: number, lease: OwnerLease) => Promise<Client>
 
 /** The time limit of a command that has changed nothing and waits for the database. */
@@ -18,8 +18,8 @@ export const PATIENCE_MS = 10_000
 const COMMITS_LOST =
   'the database has lost acknowledged commits, as after a fail-over to a standby that lagged: restart llm-proxy'
 
-/** The parts of a group's statement that depend on the connection. */
-export interface GroupNumber {
+/** The number of a group, and the lease and epoch under which it is committed. */
+export interface GroupIdentity {
   readonly lease: { readonly id: number; readonly epoch: number }
   readonly group: number
 }
@@ -35,7 +35,7 @@ export class WriterConnection {
   #group: number
   #lost: ProxyError | undefined
 
-  /** Takes a lease. @param name name of the machine or pod */
+  /** Acquires a lease. @param name name of the machine or pod */
   static async open(client: Client, reconnect: DatabaseReconnector, name: string): Promise<WriterConnection> {
     return new WriterConnection(client, reconnect, name, await takeLease(client, name))
   }
@@ -74,11 +74,11 @@ export class WriterConnection {
   }
 
   /**
-   * Commits a group. If the connection is lost, the outcome is unknown: it waits for the database without a limit,
+   * Commits a group. If the connection is lost, the outcome is unknown: it waits for the database without a time limit,
    * because no command may be answered before the outcome is known.
    * @param build builds the statement
    */
-  async commitGroup(build: (number: GroupNumber) => GroupStatement): Promise<GroupResult> {
+  async commitGroup(build: (number: GroupIdentity) => GroupStatement): Promise<GroupResult> {
     const group = this.#group + 1
     while (true) {
       const { id } = this.#lease
@@ -99,7 +99,7 @@ export class WriterConnection {
     }
   }
 
-  /** Takes a new lease if another node has ended this one, or if another connection uses it. */
+  /** Acquires a new lease if another node has ended this one, or if another connection uses it. */
   async ensureLease(): Promise<void> {
     const isCurrent = await this.run(async (client) => {
       const { rows } = await client.query<{ ended: number; epoch: number }>(
@@ -111,7 +111,7 @@ export class WriterConnection {
     if (!isCurrent) await this.renew()
   }
 
-  /** Takes a new lease, after another node has ended this one. */
+  /** Acquires a new lease, after another node has ended this one. */
   async renew(): Promise<void> {
     const lease = await this.run((client) => takeLease(client, this.#name))
     this.#lease = lease
@@ -119,7 +119,7 @@ export class WriterConnection {
     this.#group = lease.group
   }
 
-  /** Ends the lease, which frees the node's sessions at once. */
+  /** Ends the lease, which frees the node's sessions immediately. */
   async close(): Promise<void> {
     await endLeases(this.#client, [this.#lease.id]).catch(() => {})
     await this.#disconnect()

@@ -19,7 +19,7 @@ import type { LeaseConnection } from './lease-connection.ts'
 import type { Writer } from './writer.ts'
 import { PATIENCE_MS } from './writer-connection.ts'
 
-/** The methods that run at once, concurrently with changes. */
+/** The methods that run immediately, concurrently with changes. */
 interface LeaseMethods {
   /** @returns undefined: the lease has ended */
   beat(state: NodeStateReport & { seen: number }): LeaseRenewal | undefined
@@ -30,11 +30,11 @@ interface LeaseMethods {
   releaseRollout(rolloutId: string): void
 }
 
-/** The methods outside groups of commands. */
+/** The methods that run alone, outside groups of commands. */
 interface SeparateMethods extends OtherWriteMethods, Pick<WriteMethods, 'sweep' | 'tryCommit'> {
-  /** Keeps its order among the commands of the session. */
+  /** Runs in order with the other commands of the session. */
   claim(sessionId: string, seizes: boolean): SessionOwnership | undefined
-  /** Takes a new lease in place of one that has ended. @returns its number */
+  /** Acquires a new lease in place of one that has ended. @returns its number */
   renew(): number
 }
 
@@ -67,32 +67,32 @@ const IDLE_MS = 50
 export class WriterLoop {
   readonly #writer: Writer
   readonly #port: WriterPort
-  readonly #aside: LeaseConnection
+  readonly #leaseConnection: LeaseConnection
   readonly #separate: RemoteMethods<SeparateMethods>
   readonly #lease: RemoteMethods<LeaseMethods>
   /** Received commands, in order. */
   #inbox: WriterCommand[] = []
   readonly #waiting = new PendingCommands()
   #isRunning = false
-  /** Whether a command waits that must not be delayed for others. */
+  /** Whether a queued command must be committed without waiting for others. */
   #isDue = false
   #isClosing = false
   /** Whether rows of deleted sessions may be left. */
-  #isUntidy = true
+  #mustPurge = true
   /** The time at which the running group or command started. */
   #busySinceMs: number | undefined
   #idleTimer: NodeJS.Timeout | undefined
-  readonly #watch: NodeJS.Timeout
+  readonly #timeoutTimer: NodeJS.Timeout
 
-  constructor(writer: Writer, aside: LeaseConnection, port: WriterPort) {
+  constructor(writer: Writer, leaseConnection: LeaseConnection, port: WriterPort) {
     this.#writer = writer
-    this.#aside = aside
+    this.#leaseConnection = leaseConnection
     this.#port = port
     this.#separate = this.#separateMethods()
     this.#lease = this.#leaseMethods()
-    this.#watch = setInterval(() => this.#rejectOld(), PATIENCE_MS / 10)
-    this.#watch.unref()
-    this.#tidySoon()
+    this.#timeoutTimer = setInterval(() => this.#rejectOld(), PATIENCE_MS / 10)
+    this.#timeoutTimer.unref()
+    this.#purgeSoon()
   }
 
   receive(message: WriterMessage): void {
@@ -114,7 +114,7 @@ export class WriterLoop {
     if (this.#writer.lost !== undefined) return this.#port.fail(this.#writer.lost)
     this.#isRunning = false
     if (this.#isClosing) await this.#close()
-    else this.#tidySoon()
+    else this.#purgeSoon()
   }
 
   async #serveSome(): Promise<void> {
@@ -135,7 +135,7 @@ export class WriterLoop {
   }
 
   async #commit(): Promise<void> {
-    // A deleted session may be created again in the same group.
+    // A session is deleted alone, since one statement could not also create it again.
     const group = this.#waiting.takeGroup(
       ({ method }) => method === 'deleteSession' || method in this.#separate,
     )
@@ -145,7 +145,7 @@ export class WriterLoop {
       this.#isDue = this.#waiting.size > 0
       return
     }
-    this.#isUntidy ||= group.some(({ method }) => method === 'deleteSession' || method === 'resetSession')
+    this.#mustPurge ||= group.some(({ method }) => method === 'deleteSession' || method === 'resetSession')
     this.#busySinceMs = performance.now()
     this.#port.reply(await this.#writer.commit(group))
     this.#busySinceMs = undefined
@@ -173,28 +173,28 @@ export class WriterLoop {
       ...writer.others,
       claim: (sessionId, seizes) => writer.claim(sessionId, seizes),
       renew: async () => {
-        // A write may already have renewed it.
-        if (await this.#aside.hasEnded(writer.lease)) await writer.renew()
+        // A commit may have renewed the lease already.
+        if (await this.#leaseConnection.hasEnded(writer.lease)) await writer.renew()
         return writer.lease
       },
       tryCommit: () => writer.tryCommit(),
       sweep: async (...range) => {
         const swept = await writer.sweep(...range)
-        this.#isUntidy ||= swept.length > 0
+        this.#mustPurge ||= swept.length > 0
         return swept
       },
     }
   }
 
   #leaseMethods(): RemoteMethods<LeaseMethods> {
-    const [writer, aside] = [this.#writer, this.#aside]
+    const [writer, leaseConnection] = [this.#writer, this.#leaseConnection]
     return {
-      beat: (state) => aside.beat({ ...state, lease: writer.lease }),
-      ownerOf: (sessionId) => aside.readOwner(sessionId),
-      setControl: (name, value) => aside.setControl(name, value),
-      claimRollout: (rolloutId) => aside.claimRollout(rolloutId, writer.lease),
-      findRollout: (rolloutId) => aside.findRollout(rolloutId),
-      releaseRollout: (rolloutId) => aside.releaseRollout(rolloutId, writer.lease),
+      beat: (state) => leaseConnection.beat({ ...state, lease: writer.lease }),
+      ownerOf: (sessionId) => leaseConnection.readOwner(sessionId),
+      setControl: (name, value) => leaseConnection.setControl(name, value),
+      claimRollout: (rolloutId) => leaseConnection.claimRollout(rolloutId, writer.lease),
+      findRollout: (rolloutId) => leaseConnection.findRollout(rolloutId),
+      releaseRollout: (rolloutId) => leaseConnection.releaseRollout(rolloutId, writer.lease),
     }
   }
 
@@ -204,25 +204,25 @@ export class WriterLoop {
     const rejected = this.#inbox.splice(0)
     while (this.#waiting.size > 0) rejected.push(...this.#waiting.takeGroup())
     if (rejected.length === 0) return
-    const message = 'the database is unavailable: turns cannot be committed until it is back'
+    const message = 'the database is unavailable: turns cannot be committed until it is available again'
     this.#port.reply(this.#writer.reject(rejected, new ProxyError('store_failed', message)))
   }
 
   /** Removes rows in small steps, between which commands are served. */
-  #tidySoon(): void {
-    if (!this.#isUntidy) return
+  #purgeSoon(): void {
+    if (!this.#mustPurge) return
     this.#idleTimer = setTimeout(async () => {
       this.#isRunning = true
       // A failed step loses nothing, and is retried.
-      this.#isUntidy = await this.#writer.purge().catch(() => true)
+      this.#mustPurge = await this.#writer.purge().catch(() => true)
       await this.#run()
     }, IDLE_MS)
   }
 
   async #close(): Promise<void> {
     clearTimeout(this.#idleTimer)
-    clearInterval(this.#watch)
-    await this.#aside.close()
+    clearInterval(this.#timeoutTimer)
+    await this.#leaseConnection.close()
     await this.#writer.close()
     this.#port.close()
   }

@@ -1,11 +1,14 @@
-/** The sessions as the writer sees them while it computes a group. Sends no queries. */
+/**
+ * The sessions as the writer sees them while it computes a group: cached rows and uncommitted changes. No method sends
+ * a query.
+ */
 import { LruCache } from '../../../base/lru-cache.ts'
 import {
   type NewSessionRow,
   NO_CHANGE,
   type OwnershipRow,
+  type SessionCounterChange,
   type SessionRow,
-  type TurnChange,
 } from '../common/session-rows.ts'
 import { SessionWriter } from '../common/session-writer.ts'
 import type { ColumnValues } from '../common/tables.ts'
@@ -14,10 +17,10 @@ import type { SessionCreation } from '../port/turn-store.ts'
 import type { GroupChanges } from './group-changes.ts'
 import { RowCache } from './row-cache.ts'
 
-/** Cache limits: the number of trees whose sessions are known, and the size of session rows. */
+/** Cache limits: the number of trees whose sessions are known, and the characters of session rows. */
 const MAX_TREES = 200_000
 const MAX_SESSION_CHARS = 32 * 1024 * 1024
-/** Size of a session's row without its texts. */
+/** The size of a session's row in characters, without its texts. */
 const SESSION_CHARS = 500
 
 /** The epoch of a session whose creator owns it. */
@@ -100,7 +103,7 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
     this.#changes.dropTree(tree)
   }
 
-  touch(sessionId: string, change: TurnChange, atMs: number): void {
+  touch(sessionId: string, change: SessionCounterChange, atMs: number): void {
     const row = this.find(sessionId)
     if (row === undefined) return
     const { newTurns, openTurns, failedTurns, inexactTurns, sampledTokens } = { ...NO_CHANGE, ...change }

@@ -1,4 +1,7 @@
-/** The tables as the writer sees them while it computes a group: caches and uncommitted changes. Sends no queries. */
+/**
+ * The tables as the writer sees them while it computes a group: cached rows and uncommitted changes. No method sends a
+ * query.
+ */
 import { hash as digest } from 'node:crypto'
 import { LruCache } from '../../../base/lru-cache.ts'
 import type { TextColumn } from '../common/packing.ts'
@@ -7,7 +10,7 @@ import {
   MAX_ECHO_CANDIDATES,
   type NewNode,
   type NewText,
-  type OpenRow,
+  type OpenTurnRow,
   type SequenceRow,
   type TurnEndRow,
   type TurnTables,
@@ -19,19 +22,19 @@ import type { OwnerLease } from './lease.ts'
 import { RowCache, UndoLog } from './row-cache.ts'
 import { WriterSessions } from './writer-sessions.ts'
 
-/** Cache limits: numbers of small rows, and sizes of larger ones. */
+/** Cache limits: the number of small rows, and the size of completions (characters) and token ids (bytes). */
 const MAX_KEYS = 200_000
 const MAX_CHARS = 8 * 1024 * 1024
 const MAX_ID_BYTES = 16 * 1024 * 1024
 const ONE_ROW = () => 1
 
-/** The row of a list of texts, and the number of texts. */
+/** A row of `nodes`: its id, and the number of texts in its list. */
 export interface NodePosition {
   id: number
   depth: number
 }
 
-/** The columns of an ended turn that delivery reads or changes. */
+/** The columns of an ended turn that a delivery report or a redelivery reads or changes. */
 export type TurnEndColumns = Omit<TurnEndRow, 'session_status'>
 
 export class WriterTables implements TurnTables {
@@ -40,26 +43,26 @@ export class WriterTables implements TurnTables {
   #undo = new UndoLog()
   /** Committed blobs that the group references, by id. */
   readonly #referencedBlobs = new Map<number, string>()
-  /** Ids, by tree and hash. */
+  /** Ids of texts, by tree and hash. */
   readonly texts = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
-  /** Trees, by the ids of texts. */
+  /** The trees of texts, by the ids of the texts. */
   readonly textTrees = new RowCache<number, number>(MAX_KEYS, ONE_ROW)
   readonly nodes = new RowCache<string, NodePosition>(MAX_KEYS, ONE_ROW)
   readonly blobs = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
   readonly blobUses = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
-  /** The cached rows by tree and turn id. */
-  readonly openTurns = new RowCache<string, OpenRow>(MAX_KEYS, ONE_ROW)
+  /** Open turns by tree and turn id. */
+  readonly openTurns = new RowCache<string, OpenTurnRow>(MAX_KEYS, ONE_ROW)
   readonly endedTurns = new RowCache<string, TurnEndColumns>(MAX_KEYS / 20, ONE_ROW)
   readonly sequences = new RowCache<number, SequenceRow>(MAX_ID_BYTES, countSequenceBytes)
   /** The last turn with a prompt, by tree. */
   readonly lastPrompts = new RowCache<number, number>(MAX_KEYS, ONE_ROW)
   /**
-   * Completions by tree, the newest first. They are not read from the database: a message that is not a known echo is
-   * stored in full.
+   * Completions by tree, the newest first. They are not read from the database: an assistant message that is not an
+   * echo of a cached completion is stored in full.
    */
   readonly #completions = new LruCache<number, readonly CompletionRow[]>(MAX_CHARS, countCompletionChars)
-  /** The ended turn of the last lookup. */
-  #found: { key: string; row: TurnEndColumns } | undefined
+  /** The turn that {@link findEnded} returned last. */
+  #lastEnded: { key: string; row: TurnEndColumns } | undefined
 
   constructor({ id, slot, nextIds }: Pick<OwnerLease, 'id' | 'slot' | 'nextIds'>) {
     this.#changes = new GroupChanges(slot, nextIds)
@@ -114,7 +117,7 @@ export class WriterTables implements TurnTables {
     if (deleted.length > 0) this.blobUses.invalidateAll()
   }
 
-  /** Drops cached blobs after some were deleted. To find out which ones is not worth a query. */
+  /** Drops all cached blobs after some were deleted. A query for the deleted ones would cost more. */
   invalidateBlobs(): void {
     this.blobs.invalidateAll()
     this.blobUses.invalidateAll()
@@ -200,13 +203,13 @@ export class WriterTables implements TurnTables {
   // Turns.
 
   openTurn(row: ColumnValues): void {
-    const open = { ...row, id: this.#changes.allocateId('turns') } as unknown as OpenRow
+    const open = { ...row, id: this.#changes.allocateId('turns') } as unknown as OpenTurnRow
     this.#changes.putTurn(open, true)
     this.sessions.advanceNextIndex(row)
     this.openTurns.set(getTurnKey(open), open)
   }
 
-  findOpen(tree: number, turnId: string): OpenRow | undefined {
+  findOpen(tree: number, turnId: string): OpenTurnRow | undefined {
     return this.openTurns.get(`${tree} ${turnId}`)
   }
 
@@ -229,13 +232,13 @@ export class WriterTables implements TurnTables {
     if (session === undefined) return undefined
     const key = `${session.tree} ${turnId}`
     const row = this.endedTurns.get(key)
-    this.#found = row && { key, row }
+    this.#lastEnded = row && { key, row }
     return row && { ...row, session_status: session.status }
   }
 
   deliver({ id, status, code, message, annotations }: ColumnValues): void {
     const delivery = { status, error_code: code, error_message: message, annotations }
-    const found = this.#found
+    const found = this.#lastEnded
     if (found !== undefined && found.row.id === id) {
       this.endedTurns.set(found.key, { ...found.row, ...(delivery as Partial<TurnEndRow>) })
     }
@@ -259,12 +262,12 @@ export class WriterTables implements TurnTables {
     if (last !== undefined && last !== id) yield last
   }
 
-  /** Returns no turns: cached tokens are evicted by age alone. */
+  /** Returns no turns: cached sequences are evicted by the cache limit alone. */
   listTurns(): number[] {
     return []
   }
 
-  /** Caches what later turns need of a turn that ended. */
+  /** Caches the columns of an ended turn that later turns need. */
   #cacheEnded(row: ColumnValues): void {
     const { id, tree, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } =
       row as unknown as StepRow & {
@@ -281,9 +284,9 @@ export class WriterTables implements TurnTables {
     const { tree, tool_calls: toolCalls } = row as { tree: number; tool_calls?: TextColumn | null }
     if (toolCalls === null || toolCalls === undefined) return
     const { id, completion_text, reasoning } = row as unknown as CompletionRow
-    const answer: CompletionRow = { id, completion_text, reasoning, tool_calls: toolCalls }
+    const completion: CompletionRow = { id, completion_text, reasoning, tool_calls: toolCalls }
     const others = (this.#completions.get(tree) ?? []).filter((other) => other.id !== id)
-    this.#completions.set(tree, [answer, ...others].slice(0, MAX_ECHO_CANDIDATES))
+    this.#completions.set(tree, [completion, ...others].slice(0, MAX_ECHO_CANDIDATES))
   }
 }
 

@@ -17,15 +17,17 @@ export interface PostgresWriterConfig {
 }
 
 /** The time limit of a query about leases; after it the next query uses another connection. */
-const ASIDE_MS = 2_500
+const LEASE_QUERY_MS = 2_500
 
 const port = parentPort!
 
 async function open(data: PostgresWriterConfig): Promise<OpeningReport> {
   try {
-    const aside = new LeaseConnection(() => connect(data.url, { timeoutMs: ASIDE_MS, writes: true }))
+    const leaseConnection = new LeaseConnection(() =>
+      connect(data.url, { timeoutMs: LEASE_QUERY_MS, writes: true }),
+    )
     const { writer, migrated } = await openForWriting(data)
-    const loop = new WriterLoop(writer, aside, {
+    const loop = new WriterLoop(writer, leaseConnection, {
       reply: (replies) => port.postMessage(replies),
       fail: (error) => {
         setImmediate(() => {

@@ -4,8 +4,8 @@
  * 1. The common code ({@link TurnWriter}) computes the group's changes synchronously, on rows that the writer caches.
  * 2. If it looked up rows that the caches lack, they are loaded, and the group is computed again.
  * 3. One statement ({@link GroupStatement}) locks the sessions that the group depends on, verifies that the cached rows
- *    are unchanged, and writes the changes. If another node has changed a row, it is dropped from the caches, and the
- *    group is computed again.
+ *    are unchanged, and writes the changes. If another node has changed a row, that row is dropped from the caches, and
+ *    the group is computed again.
  *
  * A node records all turns of the sessions that it owns, so its caches are nearly always valid, and a commit is one
  * statement in one round trip. A pipelined transaction that reads under the locks and then writes, a statement for each
@@ -42,10 +42,13 @@ import { IS_EXPIRED } from './select-sessions.ts'
 import { type DatabaseReconnector, WriterConnection } from './writer-connection.ts'
 import { WriterTables } from './writer-tables.ts'
 
-/** Size of the probe table: more than a turn usually takes. */
+/** The size of the probe table, which exceeds most turns. */
 const PROBE_KB = 1024
 
-/** Maximum number of computations of one group. Other nodes' changes invalidate a group this often only by a defect. */
+/**
+ * The maximum number of computations of one group. Changes of other nodes invalidate a group this often only by a
+ * defect.
+ */
 const MAX_ATTEMPTS = 100
 
 interface WriterOptions {
@@ -70,13 +73,16 @@ export class Writer {
   readonly #cacheBytes: number
   readonly #unopened = new OpenFailures()
   #lastState: WriterState
-  /** The methods outside groups. They wait for concurrent changes of a consumer by other nodes. */
+  /**
+   * The methods of consumers and imports, which are not part of groups. They wait for concurrent changes of a consumer
+   * by other nodes.
+   */
   readonly others: RemoteMethods<OtherWriteMethods> = bindQueries(
     { ...consumerWrites, ...importWrites },
     (change) => this.#connection.run(change),
   )
 
-  /** Takes a lease, and marks turns that crashed nodes left open as `interrupted`. */
+  /** Acquires a lease, and marks turns that crashed nodes left open as `interrupted`. */
   static async open({ client, reconnect, name, cacheBytes }: WriterOptions): Promise<Writer> {
     const connection = await WriterConnection.open(client, reconnect, name)
     await freeSessions(client, [], true)
@@ -113,7 +119,7 @@ export class Writer {
     return this.#connection.lost
   }
 
-  /** Commits a group. An operation that fails does so alone; if the commit fails, all fail. */
+  /** Commits a group. A failed operation fails alone; a failed commit fails all of them. */
   async commit(commands: readonly ThreadCommand<WriteMethods>[]): Promise<ThreadReply[]> {
     try {
       const replies = await this.#commitGroup(commands)
@@ -149,12 +155,7 @@ export class Writer {
     return claimed
   }
 
-  /** Closes turns of sessions whose owners have crashed. @param over leases that have expired */
-  async free(over: readonly number[]): Promise<void> {
-    await this.#connection.run((client) => freeSessions(client, over))
-  }
-
-  /** Takes a new lease after another node has ended this one. All caches are dropped. */
+  /** Acquires a new lease after another node has ended this one. All caches are dropped. */
   renew(): Promise<void> {
     return this.#connection.renew()
   }
@@ -196,7 +197,7 @@ export class Writer {
     return purged !== 'done'
   }
 
-  /** Ends the lease, which frees the node's sessions at once. */
+  /** Ends the lease, which frees the node's sessions immediately. */
   close(): Promise<void> {
     return this.#connection.close()
   }
@@ -214,7 +215,10 @@ export class Writer {
         state.tables.commit()
         return replies
       }
-      throw new ProxyError('store_failed', 'other proxies change the same sessions all the time')
+      throw new ProxyError(
+        'store_failed',
+        'other nodes changed the same sessions during each attempt to commit',
+      )
     } catch (error) {
       this.#state.turns.forget()
       this.#state.tables.rollback()
@@ -225,7 +229,7 @@ export class Writer {
   }
 
   /**
-   * Computes a group, again after each load of rows that it looked up and that exist.
+   * Computes a group. Repeats this after it has loaded rows that the group looked up, if any of them exists.
    * @returns undefined: the lease has ended meanwhile
    */
   async #compute(
@@ -266,7 +270,7 @@ export class Writer {
   }
 }
 
-/** Applies a command. The writer loop puts no others into groups. */
+/** Applies a command. Groups contain only commands of {@link SessionWriteMethods}. */
 function apply(command: ThreadCommand<WriteMethods>, methods: SessionWriteMethods): unknown {
   return invoke(methods, command as ThreadCommand<SessionWriteMethods>)
 }

@@ -53,7 +53,10 @@ const IN_GROUPS = `
 
 type GroupParameters = Omit<GroupQuery, 'except'> & { except: string }
 
-/** Prepares {@link ConsumerReads.findGroups}. Parameters are bound as REAL, and divide as REAL. */
+/**
+ * Prepares {@link ConsumerReads.findGroups}. Parameters are bound as REAL, whose quotient is not an integer: hence the
+ * casts.
+ */
 function prepareGroupReads(db: Database.Database): Pick<ConsumerReads, 'findGroups'> {
   const stale = db
     .prepare<[GroupParameters], string>(`
@@ -231,4 +234,5 @@ export function prepareConsumerMethods(db: Database.Database): ThreadMethods<Con
   }
 }
 
+/** No tree has this id. */
 const NO_TREE = 0

@@ -12,11 +12,15 @@ import {
 import { ProxyError } from '../../../base/errors.ts'
 
 /**
- * They contain prompts and completions of all sessions. SQLite creates `-wal` and `-shm` with the mode of the database.
+ * The mode of the files, which contain prompts and completions of all sessions. SQLite creates `-wal` and `-shm` with
+ * the mode of the database.
  */
 const OWNER_ONLY = 0o600
 
-/** More than most turns need. A commit of a few bytes still succeeds on a disk that is too full for any turn. */
+/**
+ * The size of the probe, which exceeds most turns: a commit of a few bytes succeeds even on a disk that is too full for
+ * any turn.
+ */
 const ROOM_BYTES = 1024 * 1024
 
 /** Creates a missing file as an empty one, which is a new database. @throws the file system's error */
@@ -24,7 +28,7 @@ export function createOwnerOnly(path: string): void {
   if (!existsSync(path)) closeSync(openSync(path, 'a', OWNER_ONLY))
 }
 
-/** Restricts files of earlier versions, which all users could read. A file of another owner keeps its mode. */
+/** Removes the access of other users to files that earlier versions created. A file of another owner keeps its mode. */
 export function restrictToOwner(path: string): void {
   for (const file of [...listFiles(path), `${path}-shm`]) {
     try {
@@ -36,8 +40,9 @@ export function restrictToOwner(path: string): void {
 }
 
 /**
- * Detects removed files. SQLite continues to write to them, and these commits are lost with the process. Therefore each
- * commit checks that the names still lead to the files that were opened, and fails otherwise.
+ * A check that the files of an open database still exist. SQLite continues to write to removed files, and these commits
+ * are lost when the process ends. Therefore each commit verifies that the names still lead to the files that were
+ * opened, and fails otherwise.
  */
 export class DatabaseFiles {
   /** The identity of each file, once it exists: the log is created by the first commit. */
@@ -51,7 +56,10 @@ export class DatabaseFiles {
     for (const file of listFiles(realpathSync(path))) this.#identities.set(file, getIdentity(file))
   }
 
-  /** Checks the files. @throws ProxyError `store_failed` from the first time that a file was missing or replaced */
+  /**
+   * Checks the files.
+   * @throws ProxyError `store_failed` if a file is, or at an earlier check was, missing or replaced
+   */
   check(): void {
     for (const [file, known] of this.#identities) {
       const now = getIdentity(file)
@@ -64,7 +72,10 @@ export class DatabaseFiles {
     if (this.#lost !== undefined) throw this.#lost
   }
 
-  /** Writes a file beside the database and removes it. @throws ProxyError `store_failed` if there is no room for it */
+  /**
+   * Checks for free disk space: writes a file beside the database and removes it.
+   * @throws ProxyError `store_failed` if it does not fit
+   */
   checkRoom(): void {
     try {
       writeFileSync(this.#probe, Buffer.alloc(ROOM_BYTES), { mode: OWNER_ONLY })

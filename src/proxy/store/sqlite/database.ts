@@ -9,7 +9,7 @@ import { createOwnerOnly, DatabaseFiles, restrictToOwner } from './database-file
 import { checkOwner, checkSchema, migrate } from './schema.ts'
 import { lockForWriting } from './writer-lock.ts'
 
-/** The writer's cache of database pages. */
+/** The size of the writer's cache of database pages. */
 const CACHE_KIB = 16 * 1024
 
 /** Larger databases are not checked at the start, because reading them takes minutes. */
@@ -20,7 +20,7 @@ const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
 
 /**
  * Opens the only connection that writes, to a database that is migrated and has no turn in flight.
- * @param servesAgents false: closing keeps what is known of how the last proxy ended, and of the responses that it lost
+ * @param servesAgents false: closing preserves the record of how the last proxy that served agents ended
  * @throws ProxyError `start_failed`
  */
 export function openForWriting(
@@ -41,10 +41,11 @@ export function openForWriting(
 
 interface DatabaseHandle {
   readonly db: Database.Database
-  /** Whether the previous process shut down in order and had delivered its responses. */
+  /** Whether the previous process shut down cleanly, with all responses delivered. */
   readonly endedWell: boolean
   /**
-   * Closes the connection and unlocks the file for other processes. @param endsWell whether this process ends in order
+   * Closes the connection and unlocks the file for other processes.
+   * @param endsWell whether this process shuts down cleanly; default: as the previous one did
    */
   close(endsWell?: boolean): void
 }
@@ -78,7 +79,7 @@ export function openForReading(
   if (!existsSync(path)) {
     throw new ProxyError(
       'start_failed',
-      `there is no database at ${path}: name the file that the server writes`,
+      `there is no database at ${path}: give the file that the proxy writes`,
     )
   }
   return explainError(path, () => openChecked(path, { readonly: true }, check))
@@ -120,12 +121,12 @@ function configureWriter(
   db.pragma(`cache_size = -${CACHE_KIB}`)
   rejectDamaged(db, path)
   const migrated = migrate(db, path)
-  // No other process can close them: only this one writes.
+  // Only this process writes, so open turns are left over from a crash.
   db.exec(CLOSE_OPEN_TURNS)
   return migrated
 }
 
-/** Checks the structure of the pages; their content has no checksums. */
+/** Rejects a database whose pages are not valid. SQLite has no checksums of their content. */
 function rejectDamaged(db: Database.Database, path: string): void {
   const bytes = db.prepare<[], number>(
     'SELECT page_count * page_size FROM pragma_page_count, pragma_page_size',
@@ -139,7 +140,7 @@ function rejectDamaged(db: Database.Database, path: string): void {
   )
 }
 
-/** Runs in one transaction, because sessions count their turns. */
+/** Interrupts open turns, in one transaction, because sessions count their turns by status. */
 const CLOSE_OPEN_TURNS = `
 BEGIN IMMEDIATE;
 UPDATE sessions SET failed_turns = failed_turns + open_turns, open_turns = 0 WHERE open_turns > 0;
@@ -181,7 +182,7 @@ const ADVICE: readonly [codes: RegExp, advice: string][] = [
   [/^SQLITE_NOTADB/, 'is not a database: name another file, or restore a backup of it'],
   [/^SQLITE_CORRUPT/, 'is damaged: restore a backup of it, or name another file'],
   [/^SQLITE_BUSY/, "is locked by another program: end that program's transaction"],
-  [/^SQLITE_FULL/, 'cannot be written, because its disk is full: make room on it'],
+  [/^SQLITE_FULL/, 'cannot be written, because its disk is full: free some space'],
   [
     /^SQLITE_(CANTOPEN|READONLY|PERM)/,
     'cannot be opened: it must be a file that exists or can be created, with write permission on its folder',

@@ -15,7 +15,7 @@ export interface SqliteStoreOptions {
   path: string
   /** The durability of a commit: against loss of power, or only against a crash of the process. */
   durability: Durability
-  /** Whether the process serves agents, or is a command that only changes the record. Default: it does. */
+  /** Whether the process serves agents, rather than being a command that only changes sessions. Default: true. */
   servesAgents?: boolean
   /** Called after each commit with the number of its operations, and the latency of the first of them. */
   onCommit?: (operations: number, tookMs: number) => void
@@ -33,7 +33,7 @@ const spawnWorker = createThreadSpawner({
   reader: new URL('./reader-thread.ts', import.meta.url),
 })
 
-/** The memory for token ids that each thread caches, so that it need not reassemble them for the next turn. */
+/** The memory of each thread for cached token ids, which it would otherwise reassemble for the next turn. */
 const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 
 /**

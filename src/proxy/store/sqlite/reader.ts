@@ -9,7 +9,10 @@ import { type IndexLocation, SqliteSearch } from './search.ts'
 import { prepareSessionReads, SessionReader } from './sessions.ts'
 import { prepareReaderTables } from './tables.ts'
 
-/** @param index the location of the search index; without one a search reads every turn */
+/**
+ * Creates the methods of the reader.
+ * @param index the location of the search index; without it a search reads every turn
+ */
 export function createReader(db: Database.Database, cacheBytes: number, index?: IndexLocation) {
   const sessions = new SessionReader(db)
   return {

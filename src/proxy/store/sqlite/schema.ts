@@ -8,7 +8,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { SchemaChange } from '../common/calls.ts'
 import { countIds } from '../common/packing.ts'
 
-/** Identifies a file as ours, `llmp` in ASCII; `PRAGMA application_id`. */
+/** Identifies a database of llm-proxy (`PRAGMA application_id`): `llmp` in ASCII. */
 const APPLICATION_ID = 0x6c6c6d70
 
 const FIRST_SCHEMA = `
@@ -259,7 +259,10 @@ const CONTINUE_RESPONSES = `
 ALTER TABLE sessions ADD COLUMN continue_responses INTEGER; -- 0 or 1; NULL: as the proxy is configured.
 `
 
-/** Migration n leads from version n to n + 1. Released ones must not be edited: existing databases have run them. */
+/**
+ * Migration n leads from version n to n + 1. A released migration must not be edited, since existing databases have run
+ * it.
+ */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
   TRUSTED_AGENTS,
@@ -283,7 +286,7 @@ const MIGRATIONS: readonly string[] = [
 
 const SCHEMA_VERSION = MIGRATIONS.length
 
-/** Migrates the database to this version. @throws ProxyError `start_failed` if it is newer, or not ours */
+/** Migrates the database to this version. @throws ProxyError `start_failed` if it is newer, or of another program */
 export function migrate(db: Database.Database, path: string): SchemaChange | undefined {
   const version = checkOwner(db, path)
   db.function('id_count', { deterministic: true }, (packed) =>
@@ -315,7 +318,7 @@ export function checkSchema(db: Database.Database, path: string): void {
 }
 
 /**
- * Checks that a database is ours and supported.
+ * Checks that a database belongs to llm-proxy and is not too new.
  * @returns the schema version; 0 for an empty database
  * @throws ProxyError `start_failed` if the database is newer than this program, or another program's
  */

@@ -3,7 +3,7 @@
  * removing the file loses only the time to rebuild it. Therefore no commit waits for it.
  *
  * For each turn it stores a sample of the hashes of its trigrams. A turn that has all sampled hashes of a text may
- * contain the text; the database decides.
+ * contain the text; the search then reads it from the database.
  */
 import { rmSync } from 'node:fs'
 import Database from 'better-sqlite3'
@@ -27,7 +27,7 @@ PRAGMA user_version = ${VERSION};
 /** The number of turns per transaction. */
 const MAX_ADDED = 1_000
 
-/** More would not narrow the search further. */
+/** The maximum number of trigrams in a query: more would hardly narrow it. */
 const MAX_QUERY_GRAMS = 48
 
 export class SearchIndex {
@@ -85,7 +85,7 @@ export class SearchIndex {
       if (db.pragma('user_version', { simple: true }) === VERSION) return new SearchIndex(db)
       db.close()
     } catch {
-      // All turns are searched instead.
+      // Without an index, all turns are searched.
     }
     return undefined
   }
@@ -118,7 +118,7 @@ export class SearchIndex {
 
   findCandidates(wanted: string, before: number, limit: number): number[] {
     const grams = toGrams(wanted, MAX_QUERY_GRAMS).map((gram) => `"${gram}"`)
-    // A shorter text does not narrow the search.
+    // The index has no trigrams of so short a text, so every turn is a candidate.
     if (grams.length === 0) return this.#all.all(before, limit)
     return this.#candidates.all(grams.join(' '), before, limit)
   }
@@ -134,6 +134,7 @@ export class SearchIndex {
     if (this.#added >= MAX_ADDED) this.flush()
   }
 
+  /** Commits the added turns. */
   flush(): void {
     this.#added = 0
     if (this.#db.inTransaction) this.#commit.run()
@@ -156,34 +157,34 @@ export class SearchIndex {
   }
 }
 
-/** Each name has three digits of base 36. */
+/** The number of distinct hashes: each is written as three digits of base 36. */
 const HASHES = 36 ** 3
 const NAMES = Array.from({ length: HASHES }, (_, hash) => hash.toString(36).padStart(3, '0'))
-/** The round in which each hash was last seen. */
+/** The call of {@link toGrams} in which each hash was last seen, in place of a set per call. */
 const seen = new Uint32Array(HASHES)
-let round = 0
+let lastCall = 0
 
 /** The number of consecutive trigrams of which the index stores one. */
 const WINDOW = 4
 
 /**
- * Returns the distinct trigrams with the least hash of each {@link WINDOW} consecutive ones: a text within another one
- * therefore has no others. A text of fewer than six characters has none.
+ * Returns the distinct minima of the hashes of each {@link WINDOW} consecutive trigrams, as names. The hashes of a text
+ * are a subset of those of any text that contains it. A text of fewer than six characters has none.
  *
  * S. Schleimer, D. S. Wilkerson, A. Aiken: Winnowing: Local Algorithms for Document Fingerprinting. SIGMOD 2003.
  */
 function toGrams(text: string, most = Number.POSITIVE_INFINITY): string[] {
   const lower = text.toLowerCase()
   const grams: string[] = []
-  round += 1
+  lastCall += 1
   let [a, b, c] = [HASHES, HASHES, HASHES]
   let [first, second] = [lower.charCodeAt(0), lower.charCodeAt(1)]
   for (let end = 2; end < lower.length && grams.length < most; end++) {
     const third = lower.charCodeAt(end)
     const d = mixHash(first, second, third)
     const least = Math.min(a, b, c, d)
-    if (end >= WINDOW + 1 && seen[least] !== round) {
-      seen[least] = round
+    if (end >= WINDOW + 1 && seen[least] !== lastCall) {
+      seen[least] = lastCall
       grams.push(NAMES[least]!)
     }
     // Single assignments: destructuring takes twice the time.

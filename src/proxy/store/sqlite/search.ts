@@ -1,4 +1,4 @@
-/** Finds turns by their text, and updates the index if it is the one that may. It runs on the reader thread. */
+/** Finds turns by their text, and updates the search index if this process may write it. Runs on the reader thread. */
 import { existsSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import {
@@ -18,14 +18,14 @@ import type { SessionRecord } from '../port/turn-store.ts'
 import { SearchIndex } from './search-index.ts'
 import type { SessionReader } from './sessions.ts'
 
-/** The time of one step, after which other reads are served. */
+/** The time limit of one step, after which other reads are served. */
 const STEP_MS = 10
 
 /** The number of indexed turns that one step looks up in the database. */
 const CHECKED_AT_ONCE = 500
 
-/** The interval at which the index is checked for deleted turns. */
-const TIDIED_EVERY_MS = 3_600_000
+/** The interval at which deleted turns are removed from the index. */
+const CLEANUP_INTERVAL_MS = 3_600_000
 
 /** The location of the index, which the first search creates. */
 export interface IndexLocation {
@@ -46,17 +46,17 @@ export class SqliteSearch implements SearchSource {
   readonly #texts: Database.Statement<[number], Buffer>
   readonly #text: Database.Statement<[number], TextRow>
   readonly #isThere: Database.Statement<[number], number>
-  /** The last turn of the index that was checked, and when the check began; undefined: no check is running. */
-  #tidiedTo: number | undefined = 0
-  #tidiedAtMs = performance.now()
+  /** The last indexed turn that the cleanup has checked; undefined: no cleanup is running. */
+  #cleanedTo: number | undefined = 0
+  #cleanupStartedAtMs = performance.now()
 
-  /** @param place the location of the index; undefined: every turn is read */
-  constructor(db: Database.Database, sessions: SessionReader, place: IndexLocation | undefined) {
+  /** @param location the location of the index; undefined: every turn is read */
+  constructor(db: Database.Database, sessions: SessionReader, location: IndexLocation | undefined) {
     this.#sessions = sessions
     this.#db = db
-    this.#location = place
-    if (place && existsSync(place.path))
-      this.#index = place.mayWrite ? this.#open() : SearchIndex.openForReading(place.path)
+    this.#location = location
+    if (location && existsSync(location.path))
+      this.#index = location.mayWrite ? this.#open() : SearchIndex.openForReading(location.path)
     this.#after = db.prepare('SELECT id, turn_id, status FROM turns WHERE id > ? ORDER BY id LIMIT 64')
     this.#unindexed = db
       .prepare<[number, number, number], number>(
@@ -113,7 +113,7 @@ export class SqliteSearch implements SearchSource {
     }
     if (more) return true
     index.flush()
-    return this.#tidySome(index)
+    return this.#removeDeletedTurns(index)
   }
 
   hasIndex(): boolean {
@@ -134,21 +134,24 @@ export class SqliteSearch implements SearchSource {
     return SearchIndex.openForWriting(path)
   }
 
-  /** Removes deleted turns from the index. @returns whether there is more to do immediately */
-  #tidySome(index: SearchIndex): boolean {
-    if (this.#tidiedTo === undefined) {
-      if (performance.now() - this.#tidiedAtMs < TIDIED_EVERY_MS) return false
-      this.#tidiedTo = 0
-      this.#tidiedAtMs = performance.now()
+  /** Removes some deleted turns from the index. @returns whether there is more to do immediately */
+  #removeDeletedTurns(index: SearchIndex): boolean {
+    if (this.#cleanedTo === undefined) {
+      if (performance.now() - this.#cleanupStartedAtMs < CLEANUP_INTERVAL_MS) return false
+      this.#cleanedTo = 0
+      this.#cleanupStartedAtMs = performance.now()
     }
-    const turns = index.listTurnsAfter(this.#tidiedTo, CHECKED_AT_ONCE)
+    const turns = index.listTurnsAfter(this.#cleanedTo, CHECKED_AT_ONCE)
     const gone = turns.filter((turn) => this.#isThere.get(turn) === undefined)
     if (gone.length > 0) index.removeTurns(gone)
-    this.#tidiedTo = turns.length < CHECKED_AT_ONCE ? undefined : turns.at(-1)!
-    return this.#tidiedTo !== undefined
+    this.#cleanedTo = turns.length < CHECKED_AT_ONCE ? undefined : turns.at(-1)!
+    return this.#cleanedTo !== undefined
   }
 
-  /** Reads the text of a turn, with what its request adds unless an earlier turn has the same messages. */
+  /**
+   * Reads the completion of a turn, and the texts that its request adds to earlier ones. The texts of messages are
+   * omitted if an earlier turn has the same messages.
+   */
   #turn(row: SearchRow): SearchCandidate {
     const isNew = row.node === 0 || this.#isFirst.get(row.tree, row.node, row.id) === 1
     const nodes = [...(isNew ? [row.node] : []), row.prompt_node]

@@ -13,8 +13,8 @@ import {
   NO_CHANGE,
   SESSION_COLUMNS,
   SESSIONS_AT_ONCE,
+  type SessionCounterChange,
   type SessionRow,
-  type TurnChange,
   toRecord,
 } from '../common/session-rows.ts'
 import { buildAggregateQuery, buildCountQuery, buildExpiredCondition } from '../common/session-sql.ts'
@@ -28,7 +28,10 @@ import type {
   SessionSort,
 } from '../port/turn-store.ts'
 
-/** A session counts its turns, but only the turns determine the next index. */
+/**
+ * Selects sessions with their next turn index. It is computed from the turns, since indices may have gaps and
+ * `turn_count` only counts them.
+ */
 export const SELECT_SESSIONS = `
   SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM turns WHERE turns.tree = sessions.tree) AS next_index
   FROM sessions`
@@ -57,7 +60,7 @@ export class SessionReader {
   readonly #tree: Database.Statement<[string], number>
   readonly #rowsAfter: Database.Statement<[number], AggregateRow>
   readonly #count: Database.Statement<[{ nowMs: number }], SessionCount>
-  /** The statements by sort and order. */
+  /** The prepared statements by sort and order. */
   readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
 
   constructor(db: Database.Database) {
@@ -73,7 +76,7 @@ export class SessionReader {
     return this.#find.get(sessionId)
   }
 
-  /** Returns a session, whose reward is verified. @throws ProxyError `data_damaged` */
+  /** Verifies the checksum of a session's reward, and returns the session. @throws ProxyError `data_damaged` */
   getVerified(sessionId: string): SessionRecord | undefined {
     const row = this.find(sessionId)
     if (row === undefined) return undefined
@@ -92,14 +95,19 @@ export class SessionReader {
     return this.#tree.get(sessionId)
   }
 
-  /** Lists sessions, in parts if an index provides the order. Without an index each part would sort all sessions. */
+  /**
+   * Lists sessions, in batches if an index provides the order. Without an index, each batch would sort all sessions.
+   */
   list(query: SessionQuery): ListPart {
     const order = getOrder(query)
     const most = order.sort === 'created' ? SESSIONS_AT_ONCE : Number.POSITIVE_INFINITY
     return buildListPart(this.#inOrder(order).iterate(createListParameters(query)), query, most)
   }
 
-  /** Aggregates sessions. @param after the last row that has been counted; 0: none */
+  /**
+   * Aggregates a batch of sessions.
+   * @param after the row id of the last session of the previous batch; 0: there is none
+   */
   tally(filter: SessionFilter, by: string | undefined, after: number): AggregatePart {
     return buildAggregatePart(this.#rowsAfter.all(after), filter, by)
   }
@@ -122,7 +130,7 @@ export class SessionReader {
   }
 }
 
-/** The reader's methods for sessions. */
+/** Returns the reader's methods for sessions. */
 export function prepareSessionReads(reader: SessionReader): SessionReads {
   return {
     getSession: (sessionId) => reader.getVerified(sessionId),
@@ -135,13 +143,13 @@ export function prepareSessionReads(reader: SessionReader): SessionReads {
 /** The columns that an insertion writes; SQLite assigns `id`. */
 const INSERTED_COLUMNS = SESSION_COLUMNS.filter((column) => column !== 'id')
 
-/** The sessions as the writer changes them. */
+/** The sessions of the writer, changed by SQL statements. */
 export class SqliteSessionWriter extends SessionWriter {
   readonly #db: Database.Database
   readonly #reader: SessionReader
   readonly #insert: Database.Statement<[Omit<SessionRow, 'id'>]>
   readonly #remove: Database.Statement<[number]>
-  readonly #touch: Database.Statement<[Required<TurnChange> & { sessionId: string; atMs: number }]>
+  readonly #touch: Database.Statement<[Required<SessionCounterChange> & { sessionId: string; atMs: number }]>
   readonly #findExpired: Database.Statement<[{ nowMs: number; sinceMs: number; limit: number }], string>
   readonly #createTree: Database.Statement<[]>
   readonly #dropTree: Database.Statement<[number]>
@@ -179,7 +187,7 @@ export class SqliteSessionWriter extends SessionWriter {
   checkEpoch(): void {}
 
   /** Updates the counters by a statement that need not read the row, since it runs for every turn. */
-  touch(sessionId: string, change: TurnChange, atMs: number): void {
+  touch(sessionId: string, change: SessionCounterChange, atMs: number): void {
     this.#touch.run({ ...NO_CHANGE, ...change, sessionId, atMs })
   }
 
@@ -195,7 +203,7 @@ export class SqliteSessionWriter extends SessionWriter {
   }
 
   protected update(row: SessionRow, change: Partial<SessionRow>): SessionRow {
-    // `next_index` is computed from the turns.
+    // `next_index` is not a column.
     const columns = Object.keys(change).filter((column) => column !== 'next_index')
     const assignments = columns.map((column) => `${column} = @${column}`).join(', ')
     const changed = { ...row, ...change }

@@ -9,7 +9,7 @@ import {
   type NewNode,
   type NewText,
   type NodeRow,
-  type OpenRow,
+  type OpenTurnRow,
   type ReaderTables,
   type ReadingPosition,
   type SequenceRow,
@@ -24,7 +24,7 @@ import type { CompletionRow, StepRow, TurnRow } from '../common/turn-rows.ts'
 const OPENED_COLUMNS = [...REQUEST_COLUMNS, 'status']
 const RECORDED_COLUMNS = [...REQUEST_COLUMNS, ...OUTCOME_COLUMNS]
 
-/** The number of turns of a node that are compared: it may have hundreds, samples of the same prompt. */
+/** The number of turns of one node that are compared: a node may have hundreds of turns, as samples of one prompt. */
 const MAX_SIBLINGS = 16
 
 function prepareSequenceTables(db: Database.Database): SequenceTables {
@@ -60,8 +60,8 @@ function prepareSequenceTables(db: Database.Database): SequenceTables {
   return {
     findSequence: (id) => sequence.get(id),
     /**
-     * Yields the preceding turn first, which this one usually continues: finding others takes far longer than comparing
-     * it.
+     * Yields the turn of the session with the highest index first, which this one usually continues: finding others
+     * takes far longer than comparing it.
      */
     *listBases(turn) {
       const previous = turnBefore.get(turn.tree, turn.id)
@@ -108,7 +108,7 @@ export function prepareWriterTables(db: Database.Database): TurnTables {
   )
   // Values are bound by position: looking up thirty names takes longer than writing the row.
   const openTurn = db.prepare<[unknown[]]>(createInsert(OPENED_COLUMNS))
-  const findOpen = db.prepare<[number, string], OpenRow>(
+  const findOpen = db.prepare<[number, string], OpenTurnRow>(
     `SELECT id, ${REQUEST_COLUMNS.join(', ')} FROM turns WHERE tree = ? AND turn_id = ? AND status = 'open'`,
   )
   const assignments = OUTCOME_COLUMNS.map((column) => `${column} = ?`)
@@ -181,8 +181,8 @@ export function prepareReaderTables(db: Database.Database): ReaderTables {
   return {
     ...prepareSequenceTables(db),
     findTree: (sessionId) => tree.get(sessionId),
-    listTurnsAfter: (place) => turnsAfter.iterate(place),
-    listStepsAfter: (place) => stepsAfter.iterate(place),
+    listTurnsAfter: (position) => turnsAfter.iterate(position),
+    listStepsAfter: (position) => stepsAfter.iterate(position),
     findTurn: (ofTree, turnId) => turnById.get(ofTree, turnId),
     getNode: (id) => node.get(id),
     getText: (id) => text.get(id),

@@ -1,6 +1,6 @@
 /**
- * Databases that end with their process (`--db memory`), each in a folder that only its owner can enter and that is
- * named after its process. A killed process cannot remove its folder, so the next process to start does.
+ * Temporary databases (`--db memory`). Each is in a folder that only its owner can access, and that is named after its
+ * process: a killed process cannot remove its folder, so the next process to start does.
  */
 import { existsSync, lstatSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -12,7 +12,10 @@ import { openSqliteStore, type SqliteStoreOptions } from './open.ts'
 import { lockForWriting } from './writer-lock.ts'
 
 const DATABASE = 'turns.db'
-/** Pid and start of a process, and the suffix of `mkdtemp`, because one process may have several. */
+/**
+ * Matches the name of a folder: pid and start of its process, and the suffix of `mkdtemp`, because one process may have
+ * several.
+ */
 const NAME = /^llm-proxy\.(\d+)\.((?:[0-9a-f-]+_\d+)?)\.[A-Za-z0-9]{6}$/
 
 /** Opens a temporary store. @throws ProxyError `start_failed` with a remedy */
@@ -37,7 +40,7 @@ function newFolder(): string {
     // `mkdtemp` creates it with mode 0700, https://nodejs.org/api/fs.html#fspromisesmkdtempprefix-options.
     return mkdtempSync(join(root, `llm-proxy.${process.pid}.${getStart(process.pid)}.`))
   } catch (cause) {
-    const message = `--db memory has no folder for its files in ${root}: ${(cause as Error).message}; set TMPDIR to one`
+    const message = `--db memory cannot create a folder in ${root}: ${(cause as Error).message}; set TMPDIR to another directory`
     throw new ProxyError('start_failed', message, { cause })
   }
 }
@@ -51,13 +54,16 @@ function isLeftOver(root: string, name: string): boolean {
   const [, pid, start] = NAME.exec(name) ?? []
   if (pid === undefined || isAlive(Number(pid), start?.replace('_', ' ') || undefined)) return false
   const folder = join(root, name)
-  const about = lstatSync(folder, { throwIfNoEntry: false })
+  const stats = lstatSync(folder, { throwIfNoEntry: false })
   return (
-    about?.isDirectory() === true && about.uid === process.getuid?.() && isUnlocked(join(folder, DATABASE))
+    stats?.isDirectory() === true && stats.uid === process.getuid?.() && isUnlocked(join(folder, DATABASE))
   )
 }
 
-/** Returns whether no process has the lock: those of other containers have other pids and may share this folder. */
+/**
+ * Returns whether no process has locked the database. Processes of another container may share this folder, and their
+ * pids are unknown here.
+ */
 function isUnlocked(path: string): boolean {
   if (!existsSync(path)) return true
   try {
@@ -73,6 +79,6 @@ function removeQuietly(folder: string): void {
   try {
     rmSync(folder, { recursive: true, force: true })
   } catch {
-    // The next process to start retries it.
+    // The next process to start tries again.
   }
 }

@@ -1,26 +1,29 @@
 /**
- * A lock that gives a file a single writing process: a database, or the rows of a rollout. Two proxies would each treat
- * the other's open turns as left by a crash. The database itself cannot be locked for the lifetime of a process,
- * because that would exclude readers; the lock is a transaction on an empty database beside it, which the operating
- * system ends with the process, even after a crash. It stores the pid of the process that took it last, until that one
- * has shut down in order.
+ * A lock that admits a single writing process to a file: a database, or the rows of a rollout. Two proxies would each
+ * treat the open turns of the other as left over from a crash. The database itself cannot be locked for the lifetime of
+ * a process, because that would exclude readers. The lock is therefore a transaction on an empty database beside it,
+ * which the operating system ends with the process, even after a crash. The lock database contains the pid of the last
+ * process that acquired the lock, until that process shuts down cleanly.
  */
 import { realpathSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
 import { createOwnerOnly } from './database-files.ts'
 
-/** Stored in place of a pid. */
+/** The value in place of a pid after a clean shutdown. */
 const ENDED_WELL = -1
 
 export interface WriterLock {
-  /** Whether the previous owner shut down in order. */
+  /** Whether the previous owner shut down cleanly. */
   readonly endedWell: boolean
-  /** Releases the lock. @param endsWell whether this process ends in order */
+  /** Releases the lock. @param endsWell whether this process shuts down cleanly; default: as the previous owner did */
   unlock(endsWell?: boolean): void
 }
 
-/** Takes the lock; the file `<path>.lock` stays. @throws ProxyError `start_failed` naming the process that has it */
+/**
+ * Acquires the lock. The file `<path>.lock` is never removed.
+ * @throws ProxyError `start_failed` naming the process that has it
+ */
 export function lockForWriting(path: string): WriterLock {
   const lockPath = `${realpathSync(path)}.lock`
   createOwnerOnly(lockPath)
@@ -48,7 +51,10 @@ export function lockForWriting(path: string): WriterLock {
   }
 }
 
-/** Returns a message with the process that has the lock, which writes its pid before it takes the lock. */
+/**
+ * Returns an error message that names the process with the lock. Each process writes its pid before it acquires the
+ * lock.
+ */
 function describeOwner(path: string, lock: Database.Database): string {
   const pid = lock.pragma('user_version', { simple: true })
   return `${path} is in use by another llm-proxy (process ${pid}): stop that one, or name another file`

@@ -1,7 +1,7 @@
 /**
  * The loop of the writer thread: collects commands into groups and commits them. Commands that arrive while one group
- * is synced form the next group, so that throughput grows with load while a single command does not wait. Sessions
- * alternate, and a large command forms a group alone: others wait for at most one such group.
+ * is synced form the next group, so that throughput grows with load while a single command does not wait. {@link
+ * PendingCommands} orders them, so that long commands do not delay others.
  */
 import type { ThreadCommand, ThreadReply } from '../common/calls.ts'
 import { MAX_GROUP, PendingCommands } from '../common/pending-commands.ts'
@@ -29,7 +29,7 @@ export class WriterLoop {
   readonly #closeDatabase: (endsWell: boolean) => void
   readonly #port: WriterPort
   readonly #waiting = new PendingCommands()
-  /** Whether a queued command must not wait for others. */
+  /** Whether a queued command must be committed without waiting for others. */
   #isDue = false
   #openingTimer: NodeJS.Timeout | undefined
   #nextGroup: NodeJS.Immediate | undefined
@@ -47,7 +47,7 @@ export class WriterLoop {
     if (this.#take(message) && this.#takeAll()) this.#commitDue()
   }
 
-  /** Takes the messages that arrived meanwhile. @returns whether the loop continues */
+  /** Receives the messages that arrived meanwhile. @returns whether the loop continues */
   #takeAll(): boolean {
     for (let message = this.#port.next(); message !== undefined; message = this.#port.next()) {
       if (!this.#take(message)) return false
@@ -62,7 +62,7 @@ export class WriterLoop {
       return false
     }
     for (const call of message) {
-      // It may delete any session, so earlier commands are applied first.
+      // A sweep may delete any session, so earlier commands are committed before it.
       if (call.method === 'sweep') this.#commitAll()
       this.#waiting.push(call)
       this.#isDue ||= call.method !== 'openTurn'
@@ -110,7 +110,9 @@ export class WriterLoop {
     })
   }
 
-  /** Runs maintenance. A failure (a full disk) loses nothing, and the next commit triggers it again. */
+  /**
+   * Runs maintenance. A failure (such as a full disk) loses no data, and the next commit starts the maintenance again.
+   */
   #attempt<T>(upkeep: () => T): T | undefined {
     try {
       return upkeep()
