@@ -10,16 +10,15 @@ import { toCamelNames } from './names.ts'
 /** The keywords whose value is a count. Google's APIs write counts as text, because they have 64 bits. */
 const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties'])
 
-/**
- * The keywords of JSON Schema 2020-12 and draft 7 whose value is a schema. Below: those whose value is a list of
- * schemas, or an object of schemas by name.
- */
+/** The keywords of JSON Schema 2020-12 and draft 7 whose value is a schema. */
 const SCHEMA = new Set(
   'items additionalItems unevaluatedItems contains additionalProperties unevaluatedProperties propertyNames not if then else'.split(
     ' ',
   ),
 )
+/** The keywords whose value is a list of schemas. */
 const SCHEMA_LISTS = new Set(['anyOf', 'oneOf', 'allOf', 'prefixItems', 'items'])
+/** The keywords whose value is an object of schemas by name. */
 const SCHEMA_MAPS = new Set(['properties', 'patternProperties', 'dependentSchemas', '$defs', 'definitions'])
 
 /**

@@ -1,7 +1,7 @@
 /**
  * The output of a response: items to which the generation's events are added, and the events that report this to an
  * agent (https://platform.openai.com/docs/api-reference/responses-streaming). A complete response is built in the same
- * way from one event that contains the complete completion, so that both forms agree.
+ * way from one event that contains the entire completion, so that complete and streamed responses agree.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'

@@ -81,7 +81,7 @@ export class EffortNegotiation {
   #rejection: Rejection | undefined
   #change: EffortChange | undefined
 
-  /** @param body the result of {@link getRenderedBody}; undefined: nothing is adapted */
+  /** @param body the body of a request whose prompt the engine renders; undefined: nothing is adapted */
   constructor(learned: EffortRegistry, body: ChatBody | undefined) {
     this.#learned = learned
     this.#model = body?.model

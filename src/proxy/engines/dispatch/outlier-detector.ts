@@ -73,7 +73,7 @@ export class OutlierDetector {
    * Counts a failure. Overlapping requests count once, because an engine that is restarted, or aborts all requests for
    * a weight update, fails hundreds at the same time.
    * @param dispatchedAtMs the time at which the request received its slot
-   * @param memberCount the number of members, ejected ones included
+   * @param memberCount the number of healthy members, ejected ones included
    * @returns the ejection that begins now, if any
    */
   reportFailure(

@@ -138,7 +138,7 @@ function findOtherText({ ids, decode }: ExpectedTokenizer, texts: readonly (stri
   })
 }
 
-/** Returns the index of the first id that two lists do not share; undefined if they are equal. */
+/** Returns the first index at which two lists differ; undefined if they are equal. */
 function findFirstDifference(a: ArrayLike<number>, b: ArrayLike<number>): number | undefined {
   const end = Math.min(a.length, b.length)
   for (let index = 0; index < end; index += 1) if (a[index] !== b[index]) return index

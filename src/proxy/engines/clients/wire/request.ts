@@ -51,7 +51,7 @@ export function wantsLogprobs({ body }: GenerationRequest): boolean {
 
 /**
  * Returns the number of alternatives per token for an agent that requested logprobs; undefined: all that the engine
- * reports, since one number requests both in the completions API.
+ * reports, since the completions API requests logprobs and alternatives with one number.
  */
 export function getShownAlternatives(request: GenerationRequest): number | undefined {
   return request.kind === 'chat' ? Number(request.body.top_logprobs ?? 0) : undefined

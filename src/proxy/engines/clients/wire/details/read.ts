@@ -192,7 +192,8 @@ const TYPES: Readonly<Record<string, TensorType>> = {
 }
 
 /**
- * Parses versions 1 to 3 of the format (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
+ * Parses versions 1 to 3 of NumPy's `.npy` format
+ * (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
  * @returns undefined unless it is an array of one of {@link TYPES} in C order
  */
 function readNpy(file: Buffer): Tensor | undefined {
