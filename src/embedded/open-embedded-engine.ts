@@ -9,24 +9,25 @@ export {
   loadEmbeddedTokenizer,
 } from './engine/embedded-model.ts'
 
+/** The options of a proxy or worker that concern its embedded engine. */
 export interface EmbeddedEngineConfig {
   engineKind: EngineKind | 'auto'
-  /** A file of forced completions. Default: none. */
+  /** The path of a playbook. Default: the built-in playbook. */
   playbook?: string | undefined
-  /** The name of its model. */
+  /** The name of the embedded model. Default: `embedded`. */
   model?: string | undefined
 }
 
 /**
- * Opens the embedded engine. A kind of server is an error, since completions of the embedded engine in its place would
- * be trained on.
- * @throws ProxyError `config_invalid` for an invalid playbook and for a kind of server
+ * Opens the embedded engine. A configured kind of inference server is an error: the completions of the embedded engine
+ * would be trained on in place of the server's.
+ * @throws ProxyError `config_invalid` for an invalid playbook, or if `engineKind` is another kind than `embedded`
  */
 export function openEmbeddedEngine({ engineKind, playbook, model }: EmbeddedEngineConfig): EngineClient {
   if (engineKind !== 'auto' && engineKind !== 'embedded')
     throw new ProxyError(
       'config_invalid',
-      `engines of kind ${engineKind} have a URL: give --engine-url, or leave out --engine-kind for the embedded engine`,
+      `an engine of kind ${engineKind} needs a URL: set --engine-url, or omit --engine-kind to use the embedded engine`,
     )
   const forced = playbook === undefined ? undefined : Playbook.fromFile(playbook)
   return new EmbeddedEngine({ model, playbook: forced })

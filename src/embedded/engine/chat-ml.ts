@@ -1,6 +1,6 @@
 /**
- * The embedded model's chat template, implemented in TypeScript so that its engine starts without Python. A test
- * compares it with `train/chat-template.jinja`, rendered by Jinja2.
+ * Renders the embedded model's chat template in TypeScript, so that the embedded engine starts without Python. A test
+ * compares the result with that of `train/chat-template.jinja` in Jinja2.
  */
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
@@ -8,7 +8,7 @@ import { getRawNumber } from '../../protocol/canonical/number-texts.ts'
 
 const DEFAULT_SYSTEM = 'You are a helpful assistant.'
 
-/** Text around the tools, which are one per line. */
+/** The text before and after the tools, each of which is on a separate line. */
 const TOOLS_HEAD =
   '\n\n# Tools\n\nYou may call one or more functions to assist with the user query.' +
   '\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>'
@@ -68,7 +68,7 @@ function renderCompletion(message: ChatMessage, content: string): string {
   return text
 }
 
-/** Formats the arguments of a tool call. Arguments that are not an object stay as the model wrote them. */
+/** Formats the arguments of a tool call. Text that is not a JSON object or list is returned unchanged. */
 function formatArguments(written: unknown): string {
   if (written === undefined || written === null || written === '') return '{}'
   if (typeof written !== 'string') return formatPythonJson(written)
@@ -92,7 +92,7 @@ function getText({ content }: ChatMessage, index: number): string {
   return texts.join('\n')
 }
 
-/** Formats JSON as Python does, with a space after each comma and colon. */
+/** Serializes a value as JSON like Python, with a space after each comma and colon. */
 export function formatPythonJson(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(formatPythonJson).join(', ')}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)

@@ -1,3 +1,4 @@
+/** The embedded engine, which samples from a small n-gram model, for tests, benchmarks and demonstrations. */
 import { ProxyError } from '../../base/errors.ts'
 import { raceAbort } from '../../base/race-abort.ts'
 import type { EventSink, GenerationEvent } from '../../protocol/canonical/events.ts'
@@ -35,51 +36,53 @@ import {
 } from './sampling-params.ts'
 import { rankTokens, type TokenRank } from './score.ts'
 
+/** The options of an {@link EmbeddedEngine}. */
 export interface EmbeddedEngineOptions {
-  /** The model's name in responses and lists. Requests may name any other. Default: `embedded`. */
+  /** The model's name in responses and lists. Requests may name any model. Default: `embedded`. */
   model?: string | undefined
   /**
-   * Maximum number of tokens of prompt and completion together. Default: 131072, enough for the first prompts of all
-   * agents.
+   * The maximum number of tokens of prompt and completion together. Default: 131072, which is enough for the first
+   * prompts of all tested agents.
    */
   contextLength?: number | undefined
-  /** Time to the first token, in milliseconds. Default: 0. */
+  /** The time to the first token, in milliseconds. Default: 0. */
   latencyMs?: number
-  /** Rate after the first token; 0: unlimited. Default: 0. */
+  /** The rate of the tokens after the first one; 0: unlimited. Default: 0. */
   tokensPerSecond?: number
-  /** The weight version to report; `EmbeddedEngine.weightVersion` changes it later. Default: none. */
+  /** The initial value of {@link EmbeddedEngine.weightVersion}. Default: none. */
   weightVersion?: string | undefined
   /** Forced completions. Default: the built-in playbook, a calculator's tool loop. */
   playbook?: Playbook | undefined
   /**
-   * For benchmarks: every completion is the same text of this many tokens, unless the request sets a lower limit;
-   * nothing is sampled. The logprobs are still the model's own. Default: off.
+   * The length of a constant completion, for benchmarks. Every completion is this text, or its beginning if the request
+   * sets a lower limit; logprobs are still the model's own. Default: completions are sampled.
    */
   cannedTokens?: number
 }
 
-/** Default of a completion request in OpenAI's and vLLM's API. */
+/** The default of `max_tokens` in completion requests of OpenAI's and vLLM's API. */
 const COMPLETION_MAX_TOKENS = 16
 
-/** Encoding this many characters takes about 16 ms. */
+/** The maximum length of a text that is encoded on the event loop, which takes about 16 ms. */
 const INLINE_LIMIT_CHARS = 16 * 1024
 
+/** The embedded engine. It accepts chat, completion and token requests. */
 export class EmbeddedEngine implements EngineClient {
   readonly kind = 'embedded'
   readonly name = 'embedded'
   readonly takesTokenIds = true
   readonly model: string
   readonly contextLength: number
-  /** The weight version that new completions, and running ones when they end, report. */
+  /** The weight version that completions report when they start and when they end. */
   weightVersion: string | undefined
   #running = 0
   /**
-   * The seed of the next request without one. Requests draw different completions, and a restarted engine draws the
-   * same ones again, like vLLM with its default seed of 0.
+   * The seed of the next request that sets none. Requests have different completions, but a restarted engine repeats
+   * the same ones, like vLLM with its default seed of 0.
    */
   #nextSeed = 0
   readonly #model: EmbeddedModel
-  /** Encoder of long texts; opened with the first. */
+  /** The encoder of long texts, which is opened for the first one. */
   #encoder: Promise<TextEncoder> | undefined
   readonly #playbook: Playbook
   readonly #latencyMs: number
@@ -134,7 +137,7 @@ export class EmbeddedEngine implements EngineClient {
     await (await this.#encoder)?.close()
   }
 
-  /** Returns the prompt of these messages, as `generate` uses it. @throws ProxyError as `generate` */
+  /** Returns the ids of the prompt with which `generate` samples these messages. @throws ProxyError as `generate` */
   async tokenizeChat(body: ChatBody): Promise<number[]> {
     return (await buildChatPrompt((text) => this.tokenizeText(text), body)).ids
   }
@@ -149,8 +152,9 @@ export class EmbeddedEngine implements EngineClient {
   }
 
   /**
-   * Ranks the tokens of a sequence.
-   * @param from index of the first token that is ranked
+   * Scores and ranks the tokens of a sequence.
+   * @param from the index of the first token to rank
+   * @param count the number of most probable tokens to return with each token
    * @throws ProxyError `engine_rejected` for invalid ids
    */
   rankTokens(ids: readonly number[], from: number, count: number): TokenRank[] {
@@ -158,7 +162,7 @@ export class EmbeddedEngine implements EngineClient {
     return rankTokens(this.#model.ngrams, ids, from, count)
   }
 
-  /** Tokenizes a text. A long text is encoded off the main thread. */
+  /** Tokenizes a text. Long texts are encoded off the event loop. */
   async tokenizeText(text: string): Promise<number[]> {
     const { tokenizer } = this.#model
     if (text.length <= INLINE_LIMIT_CHARS) return tokenizer.encode(text)
@@ -168,6 +172,7 @@ export class EmbeddedEngine implements EngineClient {
     return Array.from(await (await this.#encoder).encode(text))
   }
 
+  /** Decodes ids to text. @throws ProxyError `engine_rejected` for invalid ids */
   detokenize(ids: readonly number[]): string {
     checkTokenIds(this.#model, ids, 'tokens')
     return this.#model.tokenizer.decode(ids)
@@ -189,7 +194,7 @@ export class EmbeddedEngine implements EngineClient {
       cutsMaxTokens: isTokenRequest(request),
     })
     const logprobsOptions = readLogprobsOptions(body)
-    const forced = this.#force(prompt, body.model, params)
+    const forced = this.#findForcedCompletion(prompt, body.model, params)
     const generation = new Generation(this.#model, {
       promptIds: prompt.ids,
       ...forced,
@@ -200,7 +205,7 @@ export class EmbeddedEngine implements EngineClient {
     return { promptIds: PromptIds.from(prompt.ids), generation }
   }
 
-  /** A text that cannot fit, whatever its tokens are, is rejected before it is encoded. */
+  /** Encodes a prompt. A text that exceeds the context length in any encoding is rejected before it is encoded. */
   readonly #encodePrompt = (text: string): Promise<number[]> => {
     const atLeast = Math.ceil(text.length / this.#model.longestTokenChars)
     if (atLeast > this.contextLength) throw createTooLongError({ contextLength: this.contextLength, atLeast })
@@ -215,9 +220,10 @@ export class EmbeddedEngine implements EngineClient {
   }
 
   /**
-   * Returns the forced beginning of the completion, and the parameters with the length at which a rule truncates it.
+   * Returns the forced beginning of the completion, if there is one, and the parameters, in which a rule of the
+   * playbook may have reduced the maximum length.
    */
-  #force(
+  #findForcedCompletion(
     prompt: EmbeddedPrompt,
     model: string | undefined,
     params: SamplingParams,
@@ -232,7 +238,7 @@ export class EmbeddedEngine implements EngineClient {
     return { params: { ...params, maxTokens }, forcedIds }
   }
 
-  /** Samples at the engine's rate; yields to other work between any two batches. */
+  /** Generates tokens at the engine's rate. Each batch is written before the next one is generated. */
   async #run(
     generation: Generation,
     signal: AbortSignal,
@@ -243,7 +249,7 @@ export class EmbeddedEngine implements EngineClient {
     try {
       while (!generation.done) {
         const events: GenerationEvent[] = []
-        await pace.takeDue(signal, () => {
+        await pace.generateDue(signal, () => {
           events.push(...generation.generateNext())
           return !generation.done
         })
@@ -262,6 +268,7 @@ function makeParser(body: ChatBody): OutputParser {
   return hermes.create({ tools: body.tool_choice === 'none' ? null : body.tools })
 }
 
+/** The sentence of which constant completions consist. */
 const SENTENCE =
   'The server reads a request, asks the engine for tokens, and writes them down before it answers. '
 

@@ -1,3 +1,4 @@
+/** Loads the embedded model. */
 import { readFileSync } from 'node:fs'
 import { getFolderPath } from '../../base/assets.ts'
 import {
@@ -8,24 +9,25 @@ import {
 import { NgramModel } from './ngram-model.ts'
 
 /**
- * Returns the folder to which `tools/embedded-model/train-model.ts` writes the tokenizer, its chat template and the
- * n-gram counts.
+ * Returns the folder that contains the tokenizer, its chat template and the n-gram counts, all of which
+ * `tools/embedded-model/train-model.ts` writes.
  */
 export function getEmbeddedModelFolder(): string {
   return getFolderPath(new URL('../model', import.meta.url))
 }
 
-/** Loads only the tokenizer. */
+/** Loads the embedded model's tokenizer. */
 export function loadEmbeddedTokenizer(): Tokenizer {
   return loadTokenizer(getEmbeddedModelFolder())
 }
 
+/** The embedded model. */
 export interface EmbeddedModel {
   tokenizer: Tokenizer
   ngrams: NgramModel
   /** The token that ends an assistant message. */
   eosTokenId: number
-  /** Length of the longest token text: this many characters are at least one token. */
+  /** The length of the longest vocabulary entry; see {@link computeLongestTokenChars}. */
   longestTokenChars: number
 }
 

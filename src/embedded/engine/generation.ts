@@ -1,5 +1,5 @@
 /**
- * Generates one completion, token by token: forced or sampled ids in, generation events out. Pure: no clock and no I/O.
+ * Generates one completion token by token, from forced or sampled ids, and returns events. It uses no clock and no I/O.
  */
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
@@ -16,29 +16,31 @@ import { Sampler } from './sampler.ts'
 import type { LogprobsOptions, SamplingParams } from './sampling-params.ts'
 import { selectMostProbable } from './score.ts'
 
+/** The input of a {@link Generation}. */
 interface GenerationInput {
   promptIds: readonly number[]
   params: SamplingParams
   /** The forced beginning of the completion; sampling continues after it. */
   forcedIds?: readonly number[]
-  /** Parses text into content, reasoning and tool calls. Without a parser, all text is content. */
+  /** The parser of content, reasoning and tool calls. Default: none, and all text is content. */
   parser?: OutputParser | undefined
-  /** Set if the request asks for logprobs; events carry those of the sampled tokens in any case. */
+  /** The logprobs that the request asks for. Events contain those of the sampled tokens in any case. */
   logprobsOptions?: LogprobsOptions | undefined
-  /** Token data to report in addition to ids and logprobs. */
+  /** The token data to report in addition to ids and logprobs. */
   record?: CaptureOptions | undefined
 }
 
 /** The reason why a completion ends with the current token. */
 type EndReason = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
 
+/** A completion in progress. */
 export class Generation {
   readonly #model: EmbeddedModel
   readonly #input: GenerationInput
   readonly #sampler: Sampler
   readonly #decoder: StreamingDecoder
   readonly #stops: StopStrings
-  /** Ids of prompt and completion. */
+  /** The ids of prompt and completion so far. */
   readonly #ids: number[]
   #hasToolCalls = false
   #done = false
@@ -58,11 +60,12 @@ export class Generation {
     this.#stops = new StopStrings(stop, { include: includeStop })
   }
 
+  /** Whether the last token has been generated. */
   get done(): boolean {
     return this.#done
   }
 
-  /** Generates the next token. @returns its delta and, after the last token, the end */
+  /** Generates the next token. @returns its delta and, if it is the last one, the end of the completion */
   generateNext(): GenerationEvent[] {
     const next = this.#model.ngrams.getNextDistribution(this.#ids)
     const id = this.#input.forcedIds?.[this.#completionLength] ?? this.#sampler.draw(next)
@@ -88,12 +91,13 @@ export class Generation {
     // vLLM checks stop strings one token later than stop tokens (`vllm/v1/engine/detokenizer.py`).
     const text = this.#stops.push(decoded, this.#completionLength > params.minTokens)
     const stop = this.#stops.matched
-    if (byToken) return { text: text + this.#takeHeld(), ending: byToken }
+    if (byToken) return { text: text + this.#flushText(), ending: byToken }
     if (stop !== undefined) return { text, ending: { finishReason: 'stop', stopReason: stop } }
     if (this.#completionLength < params.maxTokens) return { text }
-    return { text: text + this.#takeHeld(), ending: { finishReason: 'length', stopReason: null } }
+    return { text: text + this.#flushText(), ending: { finishReason: 'length', stopReason: null } }
   }
 
+  /** Returns the reason why the completion ends with this token; undefined if the token does not end it. */
   #endingWith(id: number): EndReason | undefined {
     const { params } = this.#input
     if (this.#completionLength < params.minTokens) return undefined
@@ -101,8 +105,8 @@ export class Generation {
     return params.stopTokenIds.includes(id) ? { finishReason: 'stop', stopReason: id } : undefined
   }
 
-  /** Returns text that was buffered because it could have continued as a stop string or a character. */
-  #takeHeld(): string {
+  /** Returns the text that was buffered because it could have become a stop string or a complete character. */
+  #flushText(): string {
     return this.#stops.flush() + this.#decoder.flush()
   }
 
@@ -153,7 +157,7 @@ function joinDeltas(first: OutputDelta, second: OutputDelta): OutputDelta {
   return joined
 }
 
-/** Describes a token with its logprob and its most probable alternatives, as OpenAI and vLLM list them. */
+/** Returns a token's entry in the logprobs of OpenAI's and vLLM's APIs, including its most probable alternatives. */
 function describeToken(
   tokenizer: Tokenizer,
   next: NextTokenDistribution,
@@ -168,7 +172,9 @@ function describeToken(
   }
 }
 
-/** Describes a token. With `return_tokens_as_token_ids` the bytes are still those of the text. */
+/**
+ * Returns a token's entry without alternatives. The bytes are those of the text even if the token is written as its id.
+ */
 function describe(tokenizer: Tokenizer, next: NextTokenDistribution, id: number, options: LogprobsOptions) {
   const text = tokenizer.getPiece(id).text ?? tokenizer.decode([id])
   return {
@@ -178,7 +184,7 @@ function describe(tokenizer: Tokenizer, next: NextTokenDistribution, id: number,
   }
 }
 
-/** Returns the most probable tokens as a row of token data. */
+/** Returns the most probable tokens and their logprobs as a row of token data. */
 function getAlternatives(tokenizer: Tokenizer, next: NextTokenDistribution, count: number): TokenTable {
   const ids = selectMostProbable(next, tokenizer.vocabSize, count)
   return { counts: [ids.length], ids, logprobs: ids.map((id) => next.getLogprob(id)) }

@@ -1,16 +1,17 @@
 /**
- * The n-gram model's file: counts of token sequences, little-endian, every block aligned to four bytes.
+ * Encodes and decodes the file of an n-gram model. It contains counts of token sequences, little-endian, and every block
+ * is aligned to four bytes.
  *
  *     "NGM1"  order:u32  vocabularySize:u32  unigram counts:u32[vocabularySize]
  *     then for each n from 2 to order:
  *       contextCount:u32  entryCount:u32
  *       contexts:u16[contextCount × (n-1)]   in ascending order
- *       ends:u32[contextCount]               where a context's entries end; they begin where the last one's ended
+ *       ends:u32[contextCount]               offset after a context's last entry, and of the next context's first one
  *       tokens:u16[entryCount]               ascending within a context
  *       counts:u16[entryCount]
  */
 
-/** The tokens that followed each context of n-1 tokens. */
+/** The counts of the tokens that follow contexts of n-1 tokens. */
 export interface NgramLevel {
   contexts: Uint16Array
   ends: Uint32Array
@@ -18,16 +19,18 @@ export interface NgramLevel {
   counts: Uint16Array
 }
 
+/** The contents of the file. */
 export interface NgramCounts {
   order: number
   vocabularySize: number
   unigrams: Uint32Array
-  /** One per n, from 2 to `order`. */
+  /** The levels for n from 2 to `order`. */
   levels: NgramLevel[]
 }
 
 const MAGIC = 0x314d474e
 
+/** Encodes an n-gram file. */
 export function encodeNgrams(counts: NgramCounts): Buffer {
   const head = Uint32Array.of(MAGIC, counts.order, counts.vocabularySize)
   const blocks: ArrayBufferView[] = [head, counts.unigrams]
@@ -46,7 +49,7 @@ function toAlignedBytes(block: ArrayBufferView): Buffer {
 
 /** Decodes an n-gram file. @throws Error if the bytes are not a complete file of this format */
 export function decodeNgrams(file: Uint8Array): NgramCounts {
-  // Copied, because the views below need aligned offsets.
+  // The bytes are copied, because the views below require aligned offsets.
   const bytes = new Uint8Array(file).buffer
   let offset = 0
   const u32 = (length: number) => new Uint32Array(bytes, advance(length * 4), length)

@@ -1,19 +1,20 @@
 /**
- * An interpolated n-gram language model with absolute discounting (Ney, Essen & Kneser 1994). The mass of tokens that a
- * long context has not seen is distributed by the next shorter one, down to the uniform distribution, so that every
- * token has a probability above zero after every context.
+ * An interpolated n-gram language model with absolute discounting (Ney, Essen & Kneser 1994). The probability that a
+ * context reserves for unseen tokens is distributed like that of the next shorter context, down to the uniform
+ * distribution, so that every token has a probability above zero in every context.
  */
 import { decodeNgrams, type NgramCounts, type NgramLevel } from './ngram-file.ts'
 
 /**
- * Subtracted from every count in favour of shorter contexts. Small, because the corpus is small and its sentences
- * should be reproduced.
+ * The value that is subtracted from every count in favour of shorter contexts. It is low, because the corpus is small
+ * and the model should reproduce its sentences.
  */
 const DISCOUNT = 0.25
 
+/** An n-gram model. */
 export class NgramModel {
   readonly vocabularySize: number
-  /** Probability of each token without any context. */
+  /** The probability of each token without context. */
   readonly #base: Float64Array
   readonly #contexts: readonly ContextIndex[]
 
@@ -23,15 +24,16 @@ export class NgramModel {
     this.#contexts = counts.levels.map((level, i) => new ContextIndex(level, i + 1))
   }
 
+  /** Creates a model from an n-gram file. @throws Error if the bytes are not a complete n-gram file */
   static fromFile(bytes: Uint8Array): NgramModel {
     return new NgramModel(decodeNgrams(bytes))
   }
 
-  /** Returns the distribution of the token after the first `length` of `ids`. */
+  /** Returns the distribution of the token that follows the first `length` of `ids`. */
   getNextDistribution(ids: ArrayLike<number>, length = ids.length): NextTokenDistribution {
     const matches: ContextMatch[] = []
     for (const contexts of this.#contexts) {
-      // If a shorter context was never seen, the longer ones were not seen either.
+      // If a context has not been seen, neither have longer ones.
       const match = contexts.find(ids, length)
       if (match === undefined) break
       matches.push(match)
@@ -40,28 +42,30 @@ export class NgramModel {
   }
 }
 
+/** A context that has been seen: its entries in a level have the indices from `from` up to, but excluding, `to`. */
 interface ContextMatch {
   level: NgramLevel
   from: number
   to: number
-  /** Number of occurrences of the context. */
+  /** The number of occurrences of the context. */
   total: number
 }
 
+/** A context with the factor for its discounted counts. */
 interface NgramMatch extends ContextMatch {
   weight: number
 }
 
 /**
- * The distribution of one token. Both methods add the same terms in the same order, so their results are equal bit for
- * bit.
+ * The distribution of the next token. `getProbability` and `fill` add the same terms in the same order, so their
+ * results are bitwise equal.
  */
 export class NextTokenDistribution {
   readonly #base: Float64Array
   readonly #baseWeight: number
   readonly #matches: readonly NgramMatch[]
 
-  /** @param matches the contexts that were seen, shortest first */
+  /** @param matches the contexts that have been seen, the shortest first */
   constructor(base: Float64Array, matches: readonly ContextMatch[]) {
     const weighted: NgramMatch[] = []
     let left = 1
@@ -74,6 +78,7 @@ export class NextTokenDistribution {
     this.#matches = weighted
   }
 
+  /** Returns the natural logarithm of a token's probability. */
   getLogprob(token: number): number {
     return Math.log(this.getProbability(token))
   }
@@ -100,7 +105,7 @@ export class NextTokenDistribution {
   }
 }
 
-/** Finds a context of `length` tokens by its last tokens. */
+/** An index of the contexts of one length. */
 class ContextIndex {
   readonly #level: NgramLevel
   readonly #length: number
@@ -118,6 +123,7 @@ class ContextIndex {
     }
   }
 
+  /** Finds the context before index `end` of `ids`; undefined if it has not been seen. */
   find(ids: ArrayLike<number>, end: number): ContextMatch | undefined {
     if (end < this.#length) return undefined
     const position = this.#positions.get(computeContextKey(ids, end - this.#length, this.#length))
@@ -135,7 +141,7 @@ class ContextIndex {
   }
 }
 
-/** Three ids of 16 bits fit into the 53 bits of an exact number. */
+/** Returns a context's key. It is exact for up to three ids of 16 bits, because numbers are exact up to 53 bits. */
 function computeContextKey(ids: ArrayLike<number>, from: number, length: number): number {
   let key = 0
   for (let i = from; i < from + length; i++) key = key * 0x10000 + ids[i]!

@@ -1,17 +1,16 @@
-import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { setTimeout as delay, setImmediate as yieldToEventLoop } from 'node:timers/promises'
 
 /**
- * Limits of one completion per iteration of the event loop, so that aborts are detected promptly even with many
- * completions.
+ * The limits of a completion's time slice, so that aborts are detected promptly even with many concurrent completions.
  */
-const TOKENS_PER_TURN = 32
-const MS_PER_TURN = 0.5
+const TOKENS_PER_SLICE = 32
+const MS_PER_SLICE = 0.5
 
-/** Schedules tokens: the first one after the latency, the others at an even rate. */
+/** Schedules the tokens of a completion: the first one after the latency, the others at a constant rate. */
 export class TokenPacer {
   readonly #firstAtMs: number
   readonly #tokensPerSecond: number
-  #taken = 0
+  #generated = 0
 
   constructor(latencyMs: number, tokensPerSecond: number) {
     this.#firstAtMs = performance.now() + latencyMs
@@ -19,20 +18,20 @@ export class TokenPacer {
   }
 
   /**
-   * Waits until a token is due, then generates tokens until none is due or the time slice ends.
-   * @param take generates a token; returns false after the last one
-   * @throws the signal's reason, as soon as it is aborted
+   * Waits until a token is due, and generates tokens until none is due or the time slice ends.
+   * @param generate generates a token; returns false after the last one
+   * @throws the reason of the signal, as soon as it is aborted
    */
-  async takeDue(signal: AbortSignal, take: () => boolean): Promise<void> {
-    const waitMs = this.#dueAtMs(this.#taken) - performance.now()
+  async generateDue(signal: AbortSignal, generate: () => boolean): Promise<void> {
+    const waitMs = this.#dueAtMs(this.#generated) - performance.now()
     if (waitMs > 0) await delay(waitMs, undefined, { signal }).catch(() => {})
-    else await nextTurn()
+    else await yieldToEventLoop()
     signal.throwIfAborted()
     const due = this.#countDue()
-    const untilMs = performance.now() + MS_PER_TURN
+    const untilMs = performance.now() + MS_PER_SLICE
     let count = 1
-    while (take() && count < due && performance.now() < untilMs) count++
-    this.#taken += count
+    while (generate() && count < due && performance.now() < untilMs) count++
+    this.#generated += count
   }
 
   #dueAtMs(token: number): number {
@@ -40,8 +39,8 @@ export class TokenPacer {
   }
 
   #countDue(): number {
-    if (this.#tokensPerSecond === 0) return TOKENS_PER_TURN
+    if (this.#tokensPerSecond === 0) return TOKENS_PER_SLICE
     const due = Math.floor(((performance.now() - this.#firstAtMs) * this.#tokensPerSecond) / 1000) + 1
-    return Math.min(Math.max(due - this.#taken, 1), TOKENS_PER_TURN)
+    return Math.min(Math.max(due - this.#generated, 1), TOKENS_PER_SLICE)
   }
 }

@@ -1,7 +1,7 @@
 /**
- * A playbook forces completions, so that tool loops and agents can be tested without a capable model: an ordered list
- * of rules, each with conditions on the conversation and a completion. The first matching rule applies.
- * `docs/embedded-engine.md` describes the format.
+ * Reads playbooks, which force completions, so that tool loops and agents can be tested without a capable model. A
+ * playbook is an ordered list of rules, each with conditions on the conversation and a completion; the first rule that
+ * matches applies. `docs/embedded-engine.md` describes the format.
  */
 import { readFileSync } from 'node:fs'
 import Type, { type Static } from 'typebox'
@@ -60,14 +60,15 @@ type PlaybookResponse = Static<typeof PlaybookResponse>
 
 /** A forced completion. */
 interface PlaybookText {
-  /** Name of the rule. */
+  /** The name of the rule. */
   rule: string
-  /** Reasoning, content and tool calls in the chat template's format, without the end-of-turn token. */
+  /** The text in the chat template's format, without the end-of-turn token. */
   text: string
+  /** The number of tokens after which the completion ends with `length`. */
   cutAfterTokens: number | undefined
 }
 
-/** A rule of a playbook with compiled regular expressions. */
+/** A rule with compiled regular expressions. */
 interface PlaybookRule {
   name: string
   when: Conditions
@@ -78,17 +79,18 @@ interface PlaybookRule {
   answer: PlaybookResponse
 }
 
+/** A list of rules that force completions. */
 export class Playbook {
   readonly #rules: readonly PlaybookRule[]
 
   /**
    * @param source the parsed JSON of a playbook file
-   * @param origin name of the playbook in error messages
+   * @param origin the name of the playbook in error messages
    * @throws ProxyError `config_invalid` naming the rule and the invalid field
    */
   constructor(source: unknown, origin = 'playbook') {
     const error = findSchemaError(PlaybookFile, source)
-    if (error) throw createPlaybookError(origin, `${error.path || 'the whole'} ${error.reason}`)
+    if (error) throw createPlaybookError(origin, `${error.path || 'the value'} ${error.reason}`)
     this.#rules = (source as Static<typeof PlaybookFile>).rules.map((rule, i) => ({
       ...rule,
       text: compilePattern(rule.when.text, `${origin}: rules.${i}.when.text`),
@@ -128,9 +130,10 @@ export class Playbook {
   }
 }
 
-/** The values of `$1` and `$<name>`. */
+/** The values of the groups `$1` and `$<name>`, by number and name. */
 type Captures = ReadonlyMap<string, string>
 
+/** Returns the captured groups if a rule matches a conversation; undefined if it does not. */
 function matchRule(
   rule: PlaybookRule,
   conversation: PromptConversation,
@@ -146,11 +149,12 @@ function matchRule(
   if (wantedModel !== undefined && model !== wantedModel) return undefined
   const captures = new Map<string, string>()
   if (rule.user && !capture(rule.user, conversation.task, captures)) return undefined
-  // Matched last, so that $1 refers to the last message if both patterns have groups.
+  // This pattern is matched last, so that $1 refers to the last message if both patterns have groups.
   if (rule.text && !capture(rule.text, last.text, captures)) return undefined
   return captures
 }
 
+/** Matches a pattern, and adds its groups to `captures`. @returns whether it matches */
 function capture(pattern: RegExp, text: string, captures: Map<string, string>): boolean {
   const match = pattern.exec(text)
   if (!match) return false
@@ -161,7 +165,7 @@ function capture(pattern: RegExp, text: string, captures: Map<string, string>): 
   return true
 }
 
-/** Formats a completion like the chat template, which renders the reasoning of a later prompt the same way. */
+/** Formats a completion as the chat template renders it in later prompts. */
 function formatResponse(response: PlaybookResponse, captures: Captures): string {
   const reasoning = substitute(response.reasoning ?? '', captures)
   const content = substitute(response.content ?? '', captures)
@@ -169,11 +173,11 @@ function formatResponse(response: PlaybookResponse, captures: Captures): string 
     const args = substituteDeep(call.arguments, captures)
     return `<tool_call>\n{"name": ${JSON.stringify(call.name)}, "arguments": ${formatPythonJson(args)}}\n</tool_call>`
   })
-  const spoken = [...(content === '' ? [] : [content]), ...calls].join('\n')
-  return reasoning === '' ? spoken : `<think>\n${reasoning}\n</think>\n\n${spoken}`
+  const output = [...(content === '' ? [] : [content]), ...calls].join('\n')
+  return reasoning === '' ? output : `<think>\n${reasoning}\n</think>\n\n${output}`
 }
 
-/** Replaces `$1` and `$<name>`, in the notation of JavaScript's `replace`; `$$` is a dollar sign. */
+/** Replaces `$1`, `$<name>` and `$$` (a dollar sign), which have the notation of JavaScript's `replace`. */
 function substitute(text: string, captures: Captures): string {
   return text.replace(/\$(?:\$|(\d)|<(\w+)>)/g, (match, digit?: string, name?: string) => {
     if (match === '$$') return '$'

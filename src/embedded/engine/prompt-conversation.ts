@@ -1,21 +1,23 @@
 /**
- * Parses a rendered prompt back into its conversation, as far as playbook rules need it. Rules see the same
- * conversation whether the engine or a proxy rendered the messages.
+ * Parses a rendered prompt to the conversation that playbook rules are matched against. It is the same conversation
+ * whether the engine or a proxy has rendered the messages.
  */
 
+/** A message of a prompt. */
 export interface PromptMessage {
   role: 'user' | 'assistant' | 'tool'
   text: string
 }
 
+/** The conversation of a prompt. */
 export interface PromptConversation {
-  /** The messages except system messages, because the template adds one if the request has none. */
+  /** All messages except system messages, because the template adds one if the request has none. */
   messages: readonly PromptMessage[]
-  /** Names of the available tools. */
+  /** The names of the available tools. */
   tools: ReadonlySet<string>
-  /** Text of the last user message; empty if there is none. */
+  /** The text of the last user message; empty if there is none. */
   task: string
-  /** Number of assistant messages since the last user message. */
+  /** The number of assistant messages since the last user message. */
   step: number
 }
 
@@ -38,7 +40,7 @@ export function readPrompt(prompt: string): PromptConversation | undefined {
   }
 }
 
-/** Parses a block. The template combines consecutive tool messages in one user block. */
+/** Parses a block, which may contain several tool messages: the template writes consecutive ones as one user block. */
 function readBlock(role: string, text: string): PromptMessage[] {
   if (role === 'assistant') return [{ role, text }]
   if (role !== 'user') return []
@@ -57,7 +59,7 @@ function getToolName(line: string): string[] {
     const name = tool.function?.name ?? tool.name
     return typeof name === 'string' ? [name] : []
   } catch {
-    // A system message may quote the markup: text that does not parse defines no tool.
+    // The system message may quote the markup, so a line may contain anything.
     return []
   }
 }

@@ -1,15 +1,16 @@
+/** Builds the prompts of requests to the embedded engine. */
 import type { ChatBody, CompletionBody } from '../../protocol/canonical/request.ts'
 import { renderChatMl } from './chat-ml.ts'
 import type { EmbeddedModel } from './embedded-model.ts'
 import { createRejectionError } from './rejection.ts'
 
-/** Encodes a text; a long one is encoded off the main thread. */
+/** Encodes a text. Long texts are encoded off the event loop. */
 type Encode = (text: string) => Promise<number[]>
 
 /** A prompt as ids and text. */
 export interface EmbeddedPrompt {
   ids: number[]
-  /** A function, because only playbook rules read the text, and a prompt of ids must be decoded for them. */
+  /** Returns the text. It is computed on demand, because only playbooks need it, and ids must be decoded for it. */
   text: () => string
 }
 
@@ -37,7 +38,7 @@ export async function buildCompletionPrompt(
   return { ids: await encode(prompt), text: () => prompt }
 }
 
-/** Builds a prompt of ids. @throws ProxyError `engine_rejected` */
+/** Builds a prompt from ids. @throws ProxyError `engine_rejected` */
 export function buildTokenPrompt(model: EmbeddedModel, ids: number[]): EmbeddedPrompt {
   rejectEmpty(ids)
   checkTokenIds(model, ids, 'prompt')

@@ -1,10 +1,10 @@
-/** A stream of uniform numbers in [0, 1). */
+/** A function that returns uniformly distributed numbers in [0, 1). */
 export type RandomSource = () => number
 
 /**
- * Returns a deterministic source: a seed yields the same numbers on every machine. sfc32 (Chris Doty-Humphrey's
- * PractRand), two 32-bit draws per number so that all 53 bits of a double are random.
- * @param seed any integer; its low 64 bits are used, so that -1 and 2^40 are distinct seeds
+ * Returns a source whose numbers depend only on the seed. The generator is sfc32 (Chris Doty-Humphrey's PractRand). Two
+ * draws of 32 bits form a number, so that all 53 bits of a double are random.
+ * @param seed any integer; only its low 64 bits are used
  */
 export function createSeededRandom(seed: number | bigint): RandomSource {
   const bits = BigInt.asUintN(64, BigInt(typeof seed === 'number' ? Math.trunc(seed) : seed))

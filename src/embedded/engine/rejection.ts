@@ -1,8 +1,8 @@
 import { ProxyError } from '../../base/errors.ts'
 
 /**
- * Returns a rejection as vLLM reports it: status and error body are vLLM's
- * (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorInfo`), where `code` is the status as a number.
+ * Returns the error for a request that the engine rejects, with vLLM's status and error body
+ * (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorInfo`), where `code` is the HTTP status.
  */
 export function createRejectionError(message: string, param: string): ProxyError {
   const engineBody = { error: { message, type: 'BadRequestError', param, code: 400 } }

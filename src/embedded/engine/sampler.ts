@@ -1,12 +1,13 @@
 /**
- * Samples the next token. The order of the steps is vLLM's (`vllm/v1/sample/sampler.py`): masks and penalties on the
- * logits, then greedy or temperature, min_p, top_k, top_p, draw. The model's log-softmax is used as logits.
+ * Samples the next token. The order of the steps is vLLM's (`vllm/v1/sample/sampler.py`): masks and penalties, then
+ * greedy sampling, or temperature, min_p, top_k, top_p and a random draw. The logits are the model's logprobs; the
+ * sampler computes with their exponentials, the weights.
  */
 import type { NextTokenDistribution } from './ngram-model.ts'
 import { createSeededRandom, type RandomSource } from './random.ts'
 import type { SamplingParams } from './sampling-params.ts'
 
-/** Below this temperature vLLM samples greedily. */
+/** The temperature below which vLLM samples greedily. */
 const GREEDY_BELOW = 1e-5
 
 interface SamplerOptions {
@@ -16,14 +17,15 @@ interface SamplerOptions {
   promptIds: ArrayLike<number>
 }
 
+/** The sampler of one completion. */
 export class Sampler {
   readonly #params: SamplingParams
   readonly #random: RandomSource
   readonly #weights: Float64Array
-  /** Tokens that end a completion; `min_tokens` masks them. */
+  /** The tokens that end a completion, which are masked before `min_tokens`. */
   readonly #endings: readonly number[]
   readonly #inPrompt: ReadonlySet<number>
-  /** Number of occurrences of each token in the completion. */
+  /** The number of occurrences of each token in the completion. */
   readonly #generated = new Map<number, number>()
   #length = 0
 
@@ -35,7 +37,7 @@ export class Sampler {
     this.#inPrompt = new Set(params.repetitionPenalty === 1 ? [] : Array.from(promptIds))
   }
 
-  /** Draws a token. @returns its id; it does not count as generated before `accept` */
+  /** Draws a token without adding it to the completion. @returns the token's id */
   draw(next: NextTokenDistribution): number {
     const weights = this.#weights
     next.fill(weights)
@@ -47,7 +49,7 @@ export class Sampler {
     return kept === undefined ? drawFromAll(weights, this.#random()) : drawFrom(kept, weights, this.#random())
   }
 
-  /** Records a token that became part of the completion, drawn or forced. */
+  /** Counts a token that was added to the completion, drawn or forced. */
   accept(id: number): void {
     this.#length++
     this.#generated.set(id, (this.#generated.get(id) ?? 0) + 1)
@@ -67,7 +69,10 @@ export class Sampler {
     }
   }
 
-  /** Returns the tokens that remain after min_p, top_k and top_p, most probable first; undefined: all with weight. */
+  /**
+   * Returns the tokens that remain after top_k and top_p, the most probable first; undefined if all tokens with a
+   * positive weight do. min_p sets weights to 0.
+   */
   #restrict(weights: Float64Array): number[] | undefined {
     const { minP, topK, topP } = this.#params
     if (minP > 0) clearBelow(weights, minP * weights[findIndexOfLargest(weights)]!)
@@ -87,7 +92,7 @@ export class Sampler {
 
 function applyTemperature(weights: Float64Array, temperature: number): void {
   if (temperature === 1) return
-  // Normalized to the largest, which stays 1: otherwise a low temperature would underflow all of them.
+  // The weights are divided by the largest one, because otherwise all would underflow at a low temperature.
   const largest = weights[findIndexOfLargest(weights)]!
   for (let id = 0; id < weights.length; id++) weights[id] = (weights[id]! / largest) ** (1 / temperature)
 }
@@ -97,8 +102,9 @@ function clearBelow(weights: Float64Array, floor: number): void {
 }
 
 /**
- * Returns the ids with the largest weights in descending order, lower id first among equals: all with weight, or as
- * many as are enough. Sorting the whole vocabulary for each token would dominate the engine's time.
+ * Returns the ids with the largest weights in descending order, and by id if weights are equal. The result contains at
+ * least enough ids, or all with a positive weight. Sorting the complete vocabulary for each token would take most of
+ * the engine's time.
  */
 function rankUntil(weights: Float64Array, areEnough: (ids: readonly number[]) => boolean): number[] {
   const largest = weights[findIndexOfLargest(weights)]!
@@ -146,7 +152,7 @@ function drawFromAll(weights: Float64Array, random: number): number {
   return last
 }
 
-/** Returns the index of the largest weight, the lowest among equals. */
+/** Returns the lowest index of the largest weight. */
 export function findIndexOfLargest(weights: Float64Array): number {
   let largest = 0
   for (let id = 1; id < weights.length; id++) if (weights[id]! > weights[largest]!) largest = id

@@ -1,6 +1,6 @@
 /**
- * The sampling fields that this engine supports, with vLLM's names, meanings and defaults (`vllm/sampling_params.py`).
- * Other fields are ignored, like unknown ones by vLLM.
+ * Parses the sampling fields that the engine supports, with vLLM's names, meanings and defaults
+ * (`vllm/sampling_params.py`). Other fields are ignored, as vLLM ignores unknown ones.
  */
 import Type, { type Static } from 'typebox'
 import type { ProxyError } from '../../base/errors.ts'
@@ -9,13 +9,15 @@ import type { SamplingFields } from '../../protocol/canonical/request.ts'
 import { createRejectionError } from './rejection.ts'
 import { findSchemaError } from './schema-error.ts'
 
-/** vLLM's `--max-logprobs` default. */
+/** The maximum of `top_logprobs`: the default of vLLM's `--max-logprobs`. */
 const MAX_TOP_LOGPROBS = 20
 
-/** The limit of token mode. vLLM's default is 4, but clients of Anthropic's API send more. */
+/**
+ * The maximum number of stop strings, as in token mode. vLLM's default is 4, but clients of Anthropic's API send more.
+ */
 const MAX_STOPS = 64
 
-/** vLLM's `VLLM_MAX_STOP_TOKEN_IDS` default. Each sampled token is compared with all of them. */
+/** The maximum number of stop tokens: the default of vLLM's `VLLM_MAX_STOP_TOKEN_IDS`. */
 const MAX_STOP_TOKEN_IDS = 128
 
 const count = (minimum: number) => Type.Optional(Type.Integer({ minimum }))
@@ -43,11 +45,12 @@ const SamplingRequest = Type.Object({
   return_tokens_as_token_ids: Type.Optional(Type.Boolean()),
 })
 
+/** The sampling parameters of a request. */
 export interface SamplingParams {
-  /** 0: greedy. */
+  /** The temperature; 0: greedy sampling. */
   temperature: number
   topP: number
-  /** 0: all tokens. */
+  /** The number of tokens to consider; 0: all. */
   topK: number
   minP: number
   seed: number | bigint
@@ -67,30 +70,31 @@ export interface SamplingParams {
 
 /** The logprobs that the response contains for each token. */
 export interface LogprobsOptions {
-  /** Number of most probable tokens to list with the sampled one. */
+  /** The number of most probable tokens to list with the sampled one. */
   top: number
   /** Whether tokens are written as `token_id:42` instead of their text. */
   asTokenIds: boolean
 }
 
+/** The limits and defaults of a request. */
 interface SamplingLimits {
-  /** Maximum number of tokens of prompt and completion together. */
+  /** The maximum number of tokens of prompt and completion together. */
   contextLength: number
   promptLength: number
-  /** Limit of a request without one. */
+  /** The maximum length of a completion if the request sets none. */
   defaultMaxTokens: number
-  /** Seed of a request without one. */
+  /** The seed if the request sets none. */
   defaultSeed: number
   /**
-   * Whether to reduce a limit to the context instead of rejecting it, as for a prompt of ids, whose length the agent
-   * does not know.
+   * Whether a maximum length that exceeds the context is reduced instead of rejected. Set for prompts of ids, whose
+   * length the agent does not know.
    */
   cutsMaxTokens?: boolean
 }
 
 /**
  * Parses the sampling parameters.
- * @throws ProxyError `engine_rejected` naming the field, or if prompt and completion do not fit
+ * @throws ProxyError `engine_rejected` for an invalid field, or if prompt and completion exceed the context length
  */
 export function readSamplingParams(body: SamplingFields, limits: SamplingLimits): SamplingParams {
   const request = checkSampling(body)
@@ -116,9 +120,10 @@ export function readSamplingParams(body: SamplingFields, limits: SamplingLimits)
 }
 
 /**
- * Parses the logprobs options. `logprobs` is a boolean with a separate `top_logprobs` in a chat request and a number in
- * a completion request.
- * @returns undefined if the request asks for none
+ * Parses the logprobs options. In a chat request, `logprobs` is a boolean, and `top_logprobs` a number; in a completion
+ * request, `logprobs` is a number.
+ * @returns undefined if the request asks for no logprobs
+ * @throws ProxyError `engine_rejected` for an invalid number
  */
 export function readLogprobsOptions(body: SamplingFields): LogprobsOptions | undefined {
   const { logprobs, top_logprobs: topLogprobs } = body
@@ -147,8 +152,8 @@ function checkSampling(body: SamplingFields): Static<typeof SamplingRequest> {
 }
 
 /**
- * Checks the context length. The message is vLLM's (`vllm/renderers/params.py`), because agents match it to detect that
- * they must shorten.
+ * Rejects a prompt and completion that exceed the context length. The message is vLLM's (`vllm/renderers/params.py`),
+ * because agents search for it to detect that they must shorten the conversation.
  */
 function checkContext({ contextLength, promptLength }: SamplingLimits, maxTokens: number): void {
   if (promptLength + maxTokens <= contextLength) return
@@ -161,7 +166,7 @@ function checkContext({ contextLength, promptLength }: SamplingLimits, maxTokens
   )
 }
 
-/** Returns the error for a prompt that is certainly too long, without its exact number of tokens. */
+/** Returns the error for a prompt that exceeds the context length, with a lower bound of its number of tokens. */
 export function createTooLongError({
   contextLength,
   atLeast,

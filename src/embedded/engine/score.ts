@@ -1,19 +1,21 @@
-/** Scores given tokens with the embedded model. */
+/** Scores tokens with the embedded model. */
 import type { TokenScore } from '../../proxy/engines/port/score.ts'
 import type { NextTokenDistribution, NgramModel } from './ngram-model.ts'
 import { findIndexOfLargest } from './sampler.ts'
 
-/** A token's score with its rank among all tokens, from 1. */
+/** A token's score and rank. */
 export interface TokenRank extends TokenScore {
+  /** The rank among all tokens, from 1. */
   readonly rank: number
-  /** Most probable first. */
+  /** The most probable tokens in descending order. */
   readonly top: readonly { id: number; logprob: number }[]
 }
 
 /**
- * Returns natural-log probabilities: the model's own, before temperature and every other sampling parameter, equal bit
- * for bit to those reported while sampling.
- * @param from index of the first token to score; earlier ones are context
+ * Scores and ranks tokens. The logprobs are the model's own, before temperature and all other sampling parameters, and
+ * bitwise equal to those that are reported while sampling.
+ * @param from the index of the first token to score; earlier ones are context
+ * @param count the number of most probable tokens to return with each token
  */
 export function rankTokens(
   model: NgramModel,
@@ -40,8 +42,8 @@ export function rankTokens(
 }
 
 /**
- * Returns the most probable tokens in descending order, lower id first among equals. One pass for each is far cheaper
- * than sorting the vocabulary.
+ * Returns the most probable tokens in descending order, and by id if they are equally probable. One pass over the
+ * vocabulary for each token is far cheaper than sorting it.
  */
 export function selectMostProbable(
   next: NextTokenDistribution,

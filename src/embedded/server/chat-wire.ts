@@ -1,4 +1,4 @@
-/** vLLM's chat responses (`vllm/entrypoints/openai/chat_completion/{protocol,serving}.py`). */
+/** Builds chat responses as vLLM does (`vllm/entrypoints/openai/chat_completion/{protocol,serving}.py`). */
 import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
@@ -6,7 +6,7 @@ import type { ChunkBuilder, ResponseFields, ResponseFormat, ResponseHead } from 
 
 export const chatFormat: ResponseFormat = {
   idPrefix: 'chatcmpl-',
-  wholeObject: 'chat.completion',
+  completeObject: 'chat.completion',
   chunkObject: 'chat.completion.chunk',
   buildComplete: toChatCompletion,
   createChunkBuilder: (fields) => new ChatChunks(fields),
@@ -44,6 +44,7 @@ function toChatCompletion(head: ResponseHead, completion: Completion, fields: Re
   }
 }
 
+/** Builds the chunks of a chat response. */
 class ChatChunks implements ChunkBuilder {
   readonly #fields: ResponseFields
 
@@ -62,7 +63,7 @@ class ChatChunks implements ChunkBuilder {
   buildDelta(event: GenerationDelta, end: GenerationEnd | undefined): object | undefined {
     const { tokenIds, logprobs } = this.#fields
     const delta = buildMessageDelta(event)
-    // A token without text, because the parser buffers it, yields a chunk only for clients that count tokens.
+    // If the parser buffers a token's text, a chunk is sent only to clients that requested ids or logprobs.
     if (Object.keys(delta).length === 0 && end === undefined && !tokenIds && !logprobs) return undefined
     return {
       choices: [

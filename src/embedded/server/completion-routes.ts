@@ -1,3 +1,4 @@
+/** The routes for chat and completion requests. */
 import { randomUUID } from 'node:crypto'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
@@ -23,15 +24,15 @@ import {
   StreamFormatter,
 } from './response-wire.ts'
 
-/** Counters for tests and benchmarks; not on the wire. */
+/** Counters for tests and benchmarks. They are not part of any response. */
 export interface EngineCounters {
-  /** Running completions. */
+  /** The number of running completions. */
   running: number
-  /** Completions that were sampled to their end. */
+  /** The number of completions that were sampled to their end. */
   served: number
-  /** Completions that were cancelled because their client disconnected. */
+  /** The number of completions that were cancelled because their client disconnected. */
   aborted: number
-  /** Completions that the engine rejected or failed. */
+  /** The number of completions that the engine rejected or that failed. */
   failed: number
 }
 
@@ -40,6 +41,7 @@ interface CompletionRoutesOptions {
   counters: EngineCounters
 }
 
+/** A parsed request with the format of its response. */
 interface EngineRequest {
   format: ResponseFormat
   body: AnyCompletionRequest & { logprobs?: unknown }
@@ -62,7 +64,7 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
   })
 }
 
-/** Returns the completion format with the logprobs of the prompt's tokens in the choice. */
+/** Returns the completion format for requests with `prompt_logprobs`, which scores the prompt's tokens. */
 function createScoringFormat(
   engine: EmbeddedEngine,
   { prompt_logprobs: count }: CompletionRequest,
@@ -81,7 +83,7 @@ function createScoringFormat(
   }
 }
 
-/** Returns the single prompt. vLLM accepts a list of prompts; this engine accepts one, alone or in a list. */
+/** Returns the prompt. Unlike vLLM, this engine accepts only one prompt, alone or in a list. */
 function getSinglePrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
   if (typeof prompt === 'string') return prompt
   const [first] = prompt
@@ -104,7 +106,7 @@ async function handleCompletion(
     )
   const head: ResponseHead = {
     id: format.idPrefix + requestId,
-    object: stream ? format.chunkObject : format.wholeObject,
+    object: stream ? format.chunkObject : format.completeObject,
     created: Math.floor(Date.now() / 1000),
     model: engine.model,
   }
@@ -132,6 +134,7 @@ function getRequestId(request: FastifyRequest, body: AnyCompletionRequest): stri
   return typeof header === 'string' ? header : (body.request_id ?? randomUUID().replaceAll('-', ''))
 }
 
+/** Runs a completion and counts its outcome. */
 async function countCompletion(
   counters: EngineCounters,
   signal: AbortSignal,
@@ -149,7 +152,7 @@ async function countCompletion(
 }
 
 /**
- * Sends a stream. A failure before the first event is an HTTP error; a later one is an event in a stream of status 200.
+ * Sends a stream. An error before the first event becomes an HTTP error, a later one an event of the stream.
  */
 async function sendStream(
   generate: (sink: EventSink) => Promise<void>,
@@ -170,6 +173,7 @@ async function sendStream(
   sse?.end()
 }
 
+/** A token's entry in `prompt_logprobs`. */
 interface PromptLogprob {
   logprob: number
   rank: number

@@ -1,4 +1,7 @@
-/** vLLM's responses of the legacy completions API (`vllm/entrypoints/openai/completion/{protocol,serving}.py`). */
+/**
+ * Builds responses of the legacy completions API as vLLM does
+ * (`vllm/entrypoints/openai/completion/{protocol,serving}.py`).
+ */
 import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
@@ -7,7 +10,7 @@ import type { ChunkBuilder, ResponseFields, ResponseFormat, ResponseHead } from 
 
 export const completionFormat: ResponseFormat = {
   idPrefix: 'cmpl-',
-  wholeObject: 'text_completion',
+  completeObject: 'text_completion',
   chunkObject: 'text_completion',
   buildComplete: toCompletion,
   createChunkBuilder: (fields) => new CompletionChunks(fields),
@@ -36,11 +39,12 @@ function toCompletion(head: ResponseHead, completion: Completion, fields: Respon
   }
 }
 
+/** Builds the chunks of a completion response. */
 class CompletionChunks implements ChunkBuilder {
   readonly #fields: ResponseFields
-  /** Sent with the first token, then null. */
+  /** The ids of the prompt, which are sent with the first token; null after it. */
   #promptTokenIds: number[] | null = null
-  /** Length of the tokens' text so far. */
+  /** The length of the text so far. */
   #textOffset = 0
 
   constructor(fields: ResponseFields) {
@@ -73,8 +77,7 @@ class CompletionChunks implements ChunkBuilder {
 }
 
 /**
- * Formats logprobs as parallel lists instead of a list of entries; the alternatives of a token include the token
- * itself.
+ * Converts a list of logprobs entries to parallel lists. The alternatives of a token include the token itself.
  */
 function listLogprobs(entries: readonly TokenLogprob[], firstOffset: number): object {
   let offset = firstOffset

@@ -7,7 +7,8 @@ const TYPES: Readonly<Record<number, string>> = {
 }
 
 /**
- * Returns vLLM's error body; `code` is the HTTP status (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorResponse`).
+ * Returns the body of an error response as vLLM formats it (`vllm/entrypoints/openai/engine/protocol.py`,
+ * `ErrorResponse`).
  */
 export function buildVllmError(error: ProxyError): unknown {
   if (error.engineBody !== undefined) return error.engineBody

@@ -1,6 +1,6 @@
 /**
- * Schemas of vLLM's request bodies, limited to the fields that this server reads; the engine checks the sampling
- * fields.
+ * Validates request bodies. The schemas are vLLM's, limited to the fields that this server reads; the engine validates
+ * the sampling fields.
  */
 import Type, { type Static } from 'typebox'
 import { createInvalidError } from '../../base/errors.ts'
@@ -51,14 +51,14 @@ const TokenizeRequest = Type.Union([
 type ChatRequest = Static<typeof ChatRequest>
 export type CompletionRequest = Static<typeof CompletionRequest>
 
-/** The common fields of both kinds of completion request. */
+/** The fields that chat and completion requests have in common. */
 export type AnyCompletionRequest = Pick<ChatRequest, keyof typeof Common>
 
 const checkChatShape = createChecker(ChatRequest)
 const checkCompletionShape = createChecker(CompletionRequest)
 
 /**
- * Checks a chat request.
+ * Validates a chat request.
  * @throws ProxyError `invalid_request`, with vLLM's message for well-formed but contradictory fields
  */
 export function checkChatRequest(raw: unknown): ChatRequest {
@@ -80,7 +80,7 @@ export function checkChatRequest(raw: unknown): ChatRequest {
   return body
 }
 
-/** Checks a completion request. @throws ProxyError `invalid_request` */
+/** Validates a completion request. @throws ProxyError `invalid_request` */
 export function checkCompletionRequest(raw: unknown): CompletionRequest {
   const body = checkCompletionShape(raw)
   rejectStreamOptions(body)

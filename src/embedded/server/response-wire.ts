@@ -1,4 +1,4 @@
-/** Common parts of chat and completion responses in vLLM's wire format. */
+/** The common parts of chat and completion responses in vLLM's wire format. */
 import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
@@ -12,14 +12,14 @@ export interface ResponseHead {
   model: string
 }
 
-/** Optional parts of the response that were requested. */
+/** The optional parts of a response that a request asks for. */
 export interface ResponseFields {
   tokenIds: boolean
   logprobs: boolean
   streamUsage: boolean
 }
 
-/** Parses the requested parts. In vLLM, `stream_options` without `include_usage` requests usage. */
+/** Parses the requested parts. As in vLLM, `stream_options` without `include_usage` requests usage. */
 export function readResponseFields(body: AnyCompletionRequest & { logprobs?: unknown }): ResponseFields {
   const { logprobs, stream_options: streamOptions } = body
   return {
@@ -29,29 +29,32 @@ export function readResponseFields(body: AnyCompletionRequest & { logprobs?: unk
   }
 }
 
-/** The format of one kind of response; both kinds have the same fields. */
+/** The format of chat or of completion responses. */
 export interface ResponseFormat {
   idPrefix: string
-  wholeObject: string
+  /** The value of `object` in complete responses. */
+  completeObject: string
+  /** The value of `object` in chunks. */
   chunkObject: string
   buildComplete(head: ResponseHead, completion: Completion, fields: ResponseFields): object
   createChunkBuilder(fields: ResponseFields): ChunkBuilder
 }
 
-/** Creates the chunks of one stream, as the members of the JSON object after those of the head. */
+/** Builds the chunks of one stream, without the fields of {@link ResponseHead}. */
 export interface ChunkBuilder {
-  /** @returns undefined if this kind of response begins with its first token */
+  /** Builds the chunk before the first token. @returns undefined if there is none in this format */
   buildFirst(promptTokenIds: PromptIds | undefined): object | undefined
   /**
-   * @param end set with the last token, whose chunk contains the finish reason
-   * @returns undefined if the delta contains nothing for the client
+   * Builds the chunk of a token.
+   * @param end the end of the completion, if this is the last token; its chunk contains the finish reason
+   * @returns undefined if there is nothing to send
    */
   buildDelta(delta: GenerationDelta, end: GenerationEnd | undefined): object | undefined
 }
 
 /**
- * Formats events as server-sent events. A batch is one text, so that tokens that are ready together need one write; the
- * head is formatted once, because it is most of a chunk.
+ * Formats events as server-sent events. A batch of events is one text, so that it needs one write. The head is
+ * serialized once, because it is most of a chunk.
  */
 export class StreamFormatter {
   readonly #head: string
@@ -64,6 +67,7 @@ export class StreamFormatter {
     this.#fields = fields
   }
 
+  /** Formats a batch of events. */
   write(events: readonly GenerationEvent[]): string {
     let text = ''
     for (let i = 0; i < events.length; i++) {
@@ -85,7 +89,7 @@ export class StreamFormatter {
   }
 }
 
-/** Returns the end event after a delta. vLLM sends the finish reason with the last token. */
+/** Returns the end event after a delta, because vLLM sends the finish reason with the last token. */
 function findEndAfter(events: readonly GenerationEvent[], index: number): GenerationEnd | undefined {
   const next = events[index + 1]
   return next?.type === 'end' ? next : undefined

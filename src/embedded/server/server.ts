@@ -1,6 +1,6 @@
 /**
- * An engine with vLLM's HTTP interface, in place of an inference server in tests, benchmarks and on a laptop. Paths,
- * fields, nulls and errors are vLLM's (`vllm/entrypoints/openai/`).
+ * A server with vLLM's HTTP interface for the embedded engine, in place of an inference server in tests, in benchmarks
+ * and on a laptop. Paths, fields, nulls and errors are those of vLLM (`vllm/entrypoints/openai/`).
  */
 import Fastify, { type FastifyInstance } from 'fastify'
 import { keepIntegers } from '../../protocol/canonical/number-texts.ts'
@@ -11,16 +11,20 @@ import { completionRoutes, type EngineCounters } from './completion-routes.ts'
 import { buildVllmError } from './errors.ts'
 import { checkDetokenizeRequest, checkTokenizeRequest, checkWeightVersionRequest } from './request-schemas.ts'
 
+/** The options of an {@link EngineServer}. */
 interface EngineServerOptions {
-  /** Version that `/version` reports. Default: `embedded`. */
+  /** The version that `/version` reports. Default: `embedded`. */
   version?: string
-  /** Largest request body. Default: 64 MiB, a conversation of many millions of tokens. */
+  /**
+   * The maximum size of a request body. Default: 64 MiB, which is enough for conversations of several million tokens.
+   */
   bodyLimitBytes?: number
 }
 
+/** The server with its counters. */
 export type EngineServer = FastifyInstance & { readonly counters: Readonly<EngineCounters> }
 
-/** Builds the server; the caller listens. */
+/** Creates the server. The caller must call `listen`. */
 export function buildEngineServer(engine: EmbeddedEngine, options: EngineServerOptions = {}): EngineServer {
   const counters: EngineCounters = { running: 0, served: 0, aborted: 0, failed: 0 }
   const app = Fastify({
@@ -53,7 +57,10 @@ interface InfoRoutesOptions {
   version: string
 }
 
-/** Routes that describe the engine and its health; the weight version is vLLM's `serve/dev/rlhf/api_router.py`. */
+/**
+ * Adds routes for models, version, load, health and weight version (the latter as `serve/dev/rlhf/api_router.py` of
+ * vLLM).
+ */
 async function infoRoutes(app: FastifyInstance, { engine, counters, version }: InfoRoutesOptions) {
   const createdS = Math.floor(Date.now() / 1000)
   app.get('/v1/models', () => ({ object: 'list', data: [buildModelCard(engine, createdS)] }))
@@ -82,7 +89,7 @@ function buildModelCard({ model, contextLength }: EmbeddedEngine, createdS: numb
   }
 }
 
-/** Routes `POST /tokenize` for a text or messages, and `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`). */
+/** Adds `POST /tokenize` for a text or messages, and `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`). */
 async function tokenizerRoutes(app: FastifyInstance, { engine }: { engine: EmbeddedEngine }) {
   app.post('/tokenize', async (request) => {
     const body = checkTokenizeRequest(request.body)

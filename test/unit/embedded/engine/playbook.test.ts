@@ -80,9 +80,9 @@ t.test(
 t.test('a malformed playbook is rejected with the path of the error', async (t) => {
   const rule = { name: 'r', when: {}, answer: {} }
   const wrong: [unknown, RegExp][] = [
-    [null, /playbook: the whole must be object/],
+    [null, /playbook: the value must be object/],
     [{ rules: [{ ...rule, when: { text: '(' } }] }, /rules\.0\.when\.text: Invalid regular expression/],
-    [{ rules: [rule, { ...rule, when: { texts: 'a' } }] }, /rules\.1\.when\.texts is not known/],
+    [{ rules: [rule, { ...rule, when: { texts: 'a' } }] }, /rules\.1\.when\.texts is unknown/],
     [
       { rules: [{ ...rule, when: { role: 'system' } }] },
       /rules\.0\.when\.role must be equal to one of the allowed/,
