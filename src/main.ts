@@ -55,7 +55,7 @@ import { openTemporaryStore } from './proxy/store/sqlite/temporary-store.ts'
 import type { openTokenModel } from './proxy/tokens/model/token-model.ts'
 import { openTracing } from './proxy/tracing/open.ts'
 import { type DriftEngine, DriftMeter } from './proxy/verify/drift-meter.ts'
-import { findIdle } from './proxy/verify/idle-engine.ts'
+import { selectIdleEngine } from './proxy/verify/idle-engine.ts'
 import {
   checkTokenEngines,
   findServedLength,
@@ -174,7 +174,7 @@ export async function startServer(
   stack.defer(() => sessions.close())
 
   // 7. The drift meter, with its own engine or those of the backend.
-  const findIdleEngine = (turn: TurnRecord) => findIdle(engines(), backend.getStatus(), turn)
+  const findIdleEngine = (turn: TurnRecord) => selectIdleEngine(engines(), backend.getStatus(), turn)
   const drift =
     config.verifyShare > 0
       ? openDriftMeter(config, { store, logger, metrics, platform, findIdleEngine })

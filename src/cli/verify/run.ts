@@ -52,7 +52,7 @@ async function verifyWith(
   const health = await checkEngine(engine)
   const verifier = new Verifier(engine, health, {
     tolerance,
-    logprobsOf: logprobsOf === 'auto' ? undefined : logprobsOf,
+    logprobsKind: logprobsOf === 'auto' ? undefined : logprobsOf,
     model,
     anyWeights,
     alternatives,
@@ -68,7 +68,7 @@ async function verifyWith(
     ...run,
     engine: engine.name,
     weight_version: health.weightVersion ?? null,
-    logprobs: verifier.logprobsOf,
+    logprobs: verifier.defaultLogprobsKind,
     tolerance,
     turns,
   }
@@ -125,7 +125,7 @@ async function readMasks(api: SessionsApi, sessionId: string): Promise<ReadonlyM
 function toVerifiableTurn(sessionId: string, turn: TurnJson): VerifiableTurn {
   const logprobsOf = getRecordedLogprobs(turn.annotations)
   return {
-    logprobsOf,
+    logprobsKind: logprobsOf,
     sessionId,
     turnId: turn.turn_id,
     index: turn.index,

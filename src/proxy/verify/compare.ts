@@ -1,29 +1,33 @@
-/** Compares recorded logprobs with those that an engine now computes for the same tokens. Pure. */
+/** Compares recorded logprobs with those that an engine computes for the same tokens. Pure functions. */
 import type { TokenScore } from '../engines/port/score.ts'
 
 /**
- * The distribution of recorded logprobs: the model's own (`raw`, vLLM's default), after temperature (`temperature`,
- * SGLang's default, and vLLM's `processed_logprobs` without filters), or over the tokens that remain after top_p, top_k
- * and min_p (`mask`, vLLM's `processed_logprobs`, and those recorded as `sampling_logprobs`).
+ * The distribution of recorded logprobs:
+ * - `raw`: the model's own distribution, vLLM's default.
+ * - `temperature`: after temperature, SGLang's default, and vLLM's `processed_logprobs` without filters.
+ * - `mask`: over the tokens that remain after top_p, top_k and min_p, vLLM's `processed_logprobs`, and the token data
+ *   `sampling_logprobs`.
  */
 export type LogprobsKind = 'raw' | 'temperature' | 'mask'
 
+/** The differences up to which logprobs are considered equal. */
 export interface Tolerance {
-  /** Largest mean difference of a turn, in nats. */
+  /** The maximum mean difference of a turn's tokens, in nats. */
   readonly mean: number
-  /** Largest difference of one token, in nats. */
+  /** The maximum difference of one token, in nats. */
   readonly token: number
 }
 
-/** The recorded and the recomputed logprob of a token. */
+/** The recorded and the recomputed logprob of a token, in nats. */
 export interface TokenPair {
   readonly recorded: number
-  /** If the exact value is unknown, the value of its interval that is nearest to the recorded one. */
+  /** The recomputed logprob. If only an interval is known, the value in it that is nearest to the recorded logprob. */
   readonly recomputed: number
 }
 
+/** A token whose logprobs differ. */
 export interface TokenDifference {
-  /** Index in the completion, from 0. */
+  /** The index in the completion, from 0. */
   index: number
   token_id: number
   recorded: number
@@ -31,34 +35,38 @@ export interface TokenDifference {
 }
 
 /**
- * Differences in nats; a ratio is the recomputed probability divided by the recorded one. Names are those of the public
- * JSON.
+ * Statistics of the differences between logprobs, in nats. A ratio is the recomputed probability divided by the
+ * recorded one. The names are those of the public JSON.
  */
 export interface Comparison {
   tokens: number
   mean_difference: number
   max_difference: number
-  /** Recomputed minus recorded: a negative value means that the recorded probabilities are too high. */
+  /** The mean of recomputed minus recorded logprobs. It is negative if the recorded probabilities are too high. */
   mean_shift: number
   ratio: Record<'min' | 'p01' | 'p10' | 'p50' | 'p90' | 'p99' | 'max', number>
-  /** Fraction of ratios outside 0.9 to 1.1. */
+  /** The fraction of ratios outside 0.9 to 1.1. */
   ratio_outside: number
 }
 
 /**
- * An upper bound: no larger vocabulary is known. The larger it is, the wider the interval for tokens that were not
- * reported.
+ * The assumed vocabulary size, which no known model exceeds. A larger bound would widen the intervals for tokens that
+ * are not reported.
  */
 const VOCABULARY_SIZE = 262_144
 
-/** @param temperature sampling temperature of the recorded tokens; 0 and 1 do not change the distribution */
+/**
+ * Pairs recorded logprobs with those of the engine.
+ * @param kind the distribution of the recorded logprobs
+ * @param temperature the temperature with which the tokens were sampled; 0 and 1 do not change the distribution
+ */
 export function pairTokens(
   recorded: ArrayLike<number>,
   scored: readonly TokenScore[],
-  of: LogprobsKind,
+  kind: LogprobsKind,
   temperature: number,
 ): TokenPair[] {
-  const isScaled = isScaling(of, temperature)
+  const isScaled = isScaling(kind, temperature)
   return scored.map((token, index) => {
     const was = recorded[index]!
     if (!isScaled) return { recorded: was, recomputed: token.logprob }
@@ -67,59 +75,63 @@ export function pairTokens(
   })
 }
 
-/** The remaining ids for each token; null: not recorded, compared as if no token had been filtered out. */
+/** For each token, the ids that remain after top_p, top_k and min_p; null if unknown, which is treated as no filter. */
 export type SamplingMask = readonly (readonly number[] | null)[]
 
-/** The recorded logprobs of sampled tokens, with their masks. */
+/** The recorded logprobs and masks of sampled tokens. */
 interface MaskTable {
   readonly recorded: ArrayLike<number>
   readonly tokenIds: ArrayLike<number>
   readonly mask: SamplingMask
 }
 
-/** @param scored tokens with alternatives; if a mask has ids that are not among them, the result is an interval */
+/**
+ * Pairs recorded logprobs over masks with those of the engine.
+ * @param scored the engine's scores with alternatives. If these lack an id of a mask, the logprob is known as an
+ *   interval
+ */
 export function pairMasked(
   { recorded, tokenIds, mask }: MaskTable,
   scored: readonly TokenScore[],
   temperature: number,
 ): TokenPair[] {
-  const power = temperature === 0 ? 1 : temperature
+  const divisor = temperature === 0 ? 1 : temperature
   return scored.map((token, index) => {
     const was = recorded[index]!
-    const left = mask[index]
-    const isLeft = left?.includes(tokenIds[index]!) === true
-    const { low, high } = isLeft
-      ? computeOverMask(token, tokenIds[index]!, left!, power)
-      : applyTemperature(token, power)
+    const remaining = mask[index]
+    const isInMask = remaining?.includes(tokenIds[index]!) === true
+    const { low, high } = isInMask
+      ? computeOverMask(token, tokenIds[index]!, remaining!, divisor)
+      : applyTemperature(token, divisor)
     return { recorded: was, recomputed: Math.min(Math.max(was, low), high) }
   })
 }
 
-/** Returns the token's logprob among the remaining ids, after temperature, as an interval. */
-function computeOverMask(token: TokenScore, id: number, left: readonly number[], temperature: number) {
+/** Returns the interval of a token's logprob over the remaining ids, after temperature. */
+function computeOverMask(token: TokenScore, id: number, remaining: readonly number[], temperature: number) {
   const power = 1 / temperature
   const known = new Map(
     token.alternativeIds.map((other, index) => [other, token.alternatives[index]!] as const),
   )
   known.set(id, token.logprob)
-  const reported = left.flatMap((other) => known.get(other) ?? [])
+  const reported = remaining.flatMap((other) => known.get(other) ?? [])
   const scaled = reported.reduce((sum, logprob) => sum + Math.exp(logprob * power), 0)
-  // No unreported token is more probable than the last reported one.
+  // No unreported token is more probable than the least probable alternative.
   const largest = Math.exp(Math.min(0, ...token.alternatives))
-  const most = (left.length - reported.length) * largest ** power
+  const most = (remaining.length - reported.length) * largest ** power
   const own = token.logprob * power
   return { low: own - Math.log(scaled + most), high: own - Math.log(scaled) }
 }
 
-/** Returns whether computing a token's logprob needs alternatives. */
-export function isScaling(of: LogprobsKind, temperature: number): boolean {
-  return of === 'mask' || (of === 'temperature' && temperature !== 0 && temperature !== 1)
+/** Returns whether a recomputed logprob must be converted to the recorded distribution, which requires alternatives. */
+export function isScaling(kind: LogprobsKind, temperature: number): boolean {
+  return kind === 'mask' || (kind === 'temperature' && temperature !== 0 && temperature !== 1)
 }
 
 /**
- * Returns the token's logprob after temperature, as an interval. The sum over the vocabulary is exact for the
- * alternatives and bounded for the rest: its total mass is known, and none of its tokens is more probable than the last
- * alternative.
+ * Returns the interval of a token's logprob after temperature. The sum over the vocabulary is exact for the
+ * alternatives and bounded for all other tokens: their total probability is known, and none of them is more probable
+ * than the least probable alternative.
  */
 export function applyTemperature(token: TokenScore, temperature: number): { low: number; high: number } {
   const power = 1 / temperature
@@ -128,11 +140,12 @@ export function applyTemperature(token: TokenScore, temperature: number): { low:
     : [...token.alternatives, token.logprob]
   const mass = known.reduce((sum, logprob) => sum + Math.exp(logprob), 0)
   const scaled = known.reduce((sum, logprob) => sum + Math.exp(logprob * power), 0)
-  // The rounded sum may exceed what is left.
+  // Because of rounding, the sum may exceed 1.
   const rest = Math.max(0, 1 - mass) + known.length * Number.EPSILON
   const count = Math.max(1, VOCABULARY_SIZE - known.length)
   const largest = Math.exp(Math.min(...(token.alternatives.length > 0 ? token.alternatives : [0])))
-  // The sum of p^power over the rest is largest if its mass is in few tokens (power above 1) or spread out (below 1).
+  // The sum of p^power over the other tokens is largest if few tokens have all their probability (for a power above 1),
+  // or if it is spread evenly (below 1).
   const inFew = rest * largest ** (power - 1)
   const spread = count ** (1 - power) * rest ** power
   const [least, most] = inFew < spread ? [inFew, spread] : [spread, inFew]
@@ -140,6 +153,7 @@ export function applyTemperature(token: TokenScore, temperature: number): { low:
   return { low: own - Math.log(scaled + most), high: own - Math.log(scaled + least) }
 }
 
+/** Computes statistics of the differences. */
 export function comparePairs(pairs: readonly TokenPair[]): Comparison {
   const shifts = pairs.map(({ recorded, recomputed }) => recomputed - recorded)
   const differences = shifts.map(Math.abs)
@@ -155,6 +169,7 @@ export function comparePairs(pairs: readonly TokenPair[]): Comparison {
   }
 }
 
+/** Returns whether the mean and the maximum difference are within the tolerance. */
 export function isWithin(
   { mean_difference, max_difference }: Pick<Comparison, 'mean_difference' | 'max_difference'>,
   tolerance: Tolerance,

@@ -1,6 +1,6 @@
 /**
- * Verifies a sample of the turns while they are recorded: in the background, one at a time, and only on idle engines.
- * Results are counted; agents are not affected.
+ * Verifies a sample of recorded turns in the background, one at a time and only on idle engines, and counts the
+ * results. Agents are not affected.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { toProxyError } from '../../base/errors.ts'
@@ -12,32 +12,34 @@ import { isFiltered } from './hints.ts'
 import { getRecordedLogprobs, getTurnMasks, MASK_KINDS } from './turn-masks.ts'
 import { type TurnResult, type TurnVerification, type VerifiableTurn, Verifier } from './verifier.ts'
 
-/** The engine that scores a turn, and its reported state. */
+/** An engine that scores a turn, and its reported state. */
 export interface DriftEngine {
   readonly client: EngineClient
   readonly health: EngineHealth
 }
 
+/** The result of a sampled turn. `failed`: an error occurred. `dropped`: too many turns were queued. */
 export type DriftVerdict = TurnResult['verdict'] | 'failed' | 'dropped'
 
+/** The sample, the dependencies and the listeners of a {@link DriftMeter}. */
 export interface DriftMeterOptions {
-  /** Fraction of all completed trainable turns, from 0 to 1. */
+  /** The fraction of completed trainable turns to verify, from 0 to 1. */
   readonly share: number
   readonly store: Pick<TurnReader, 'getTurn' | 'readDetails'>
-  /** Finds an engine. @returns `busy` if no engine is idle; undefined if no engine can score the turn */
+  /** Finds an engine to score a turn. @returns `busy` if none is idle; undefined if no engine can score the turn */
   findEngine(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
-  /** Called for each sampled turn. */
+  /** Receives the verdict of each sampled turn, and the result if the turn was verified or skipped by the verifier. */
   onVerdict(verdict: DriftVerdict, result?: TurnResult): void
-  /** Called after a negative control (a prompt that was changed on purpose). */
+  /** Receives whether an engine noticed the deliberately changed prompt of a negative control. */
   onControl(isCaught: boolean): void
   readonly logger: Logger
-  /** Returns a number from 0 to 1. */
+  /** Returns a random number in [0, 1). Default: `Math.random`. */
   readonly random?: () => number
-  /** Delay before another look for an idle engine. */
-  readonly patienceMs?: number
+  /** The delay before another attempt to find an idle engine. Default: 1 s. */
+  readonly retryDelayMs?: number
 }
 
-/** State as `/health` shows it; counts are since the start of the process. */
+/** The state that `/health` reports. Counts are since the start of the process. */
 interface DriftState {
   share: number
   waiting: number
@@ -45,27 +47,30 @@ interface DriftState {
   differs: number
   skipped: number
   failed: number
-  /** Sampled turns that were dropped because too many were waiting. */
+  /** The number of sampled turns that were dropped because too many were queued. */
   dropped: number
-  /** Mean over all compared tokens; null if none was compared. */
+  /** The mean difference of all compared tokens, in nats; null if none was compared. */
   mean_difference: number | null
-  /** Whether an engine noticed a prompt that was changed on purpose; null: no control has run. */
+  /** Whether the engine of the last negative control noticed the deliberately changed prompt; null if none has run. */
   control_caught: boolean | null
 }
 
-/** Longest queue of sampled turns; further ones are dropped. */
+/** The maximum number of queued turns. */
 const MAX_WAITING = 64
-const PATIENCE_MS = 1_000
-/** Timeout of one turn. */
+/** The default of {@link DriftMeterOptions.retryDelayMs}. */
+const RETRY_DELAY_MS = 1_000
+/** The time limit for verifying a turn. */
 const TURN_MS = 120_000
-/** A control runs on the first of every so many turns. */
+/** A negative control runs on the first of every 100 compared turns. */
 const CONTROL_EVERY = 100
 
+/** A queued turn. */
 interface DriftSample {
   readonly sessionId: string
   readonly turnId: string
 }
 
+/** Verifies a sample of the turns that are offered to it. */
 export class DriftMeter {
   readonly #options: DriftMeterOptions
   readonly #waiting: DriftSample[] = []
@@ -81,7 +86,7 @@ export class DriftMeter {
     this.#options = options
   }
 
-  /** Offers a recorded, trainable turn. Returns at once. */
+  /** Offers a recorded, trainable turn, which is queued if it belongs to the sample. */
   offer(turn: DriftSample): void {
     const { share, random = Math.random } = this.#options
     if (this.#end.signal.aborted || random() >= share) return
@@ -105,7 +110,7 @@ export class DriftMeter {
     }
   }
 
-  /** Discards waiting turns. Resolves when no engine request is running. */
+  /** Cancels the current verification and discards queued turns. Resolves when no engine request is running. */
   async close(): Promise<void> {
     this.#end.abort()
     await this.#work
@@ -117,26 +122,26 @@ export class DriftMeter {
       const isDone = await this.#verifyFirst(signal).catch((thrown: unknown) => this.#fail(thrown))
       if (isDone) this.#waiting.shift()
       else
-        await sleep(this.#options.patienceMs ?? PATIENCE_MS, undefined, { signal, ref: false }).catch(
+        await sleep(this.#options.retryDelayMs ?? RETRY_DELAY_MS, undefined, { signal, ref: false }).catch(
           () => {},
         )
     }
   }
 
-  /** @returns false if no engine was idle */
+  /** Verifies the first queued turn. @returns false if no engine was idle */
   async #verifyFirst(end: AbortSignal): Promise<boolean> {
-    const { store, findEngine: engineFor } = this.#options
+    const { store, findEngine } = this.#options
     const { sessionId, turnId } = this.#waiting[0]!
     const turn = await store.getTurn(sessionId, turnId)
-    // The turn was deleted, reset or undelivered in the meantime, so it is not trained on.
+    // The turn was deleted or reset in the meantime, or not delivered, so it is not trained on.
     if (turn === undefined) return this.#skip()
     const signal = AbortSignal.any([end, AbortSignal.timeout(TURN_MS)])
     signal.throwIfAborted()
-    const engine = await engineFor(turn, signal)
+    const engine = await findEngine(turn, signal)
     if (engine === 'busy') return false
     if (engine === undefined) return this.#skip()
     const verifier = new Verifier(engine.client, engine.health)
-    const verifiable = await this.#verifiable(turn)
+    const verifiable = await this.#readVerifiableTurn(turn)
     const verified = await verifier.verify(verifiable, signal)
     if (end.aborted) return true
     this.#judge(verified)
@@ -144,14 +149,14 @@ export class DriftMeter {
     return true
   }
 
-  async #verifiable(turn: TurnRecord): Promise<VerifiableTurn> {
+  async #readVerifiableTurn(turn: TurnRecord): Promise<VerifiableTurn> {
     const { sessionId, turnId } = turn
     const params = JSON.parse(turn.params)
     const details = isFiltered(params)
       ? await this.#options.store.readDetails(sessionId, [turnId], MASK_KINDS)
       : undefined
-    const logprobsOf = getRecordedLogprobs(JSON.parse(turn.annotations))
-    return { ...turn, logprobsOf, ...getTurnMasks(details?.get(turnId) ?? []), params }
+    const logprobsKind = getRecordedLogprobs(JSON.parse(turn.annotations))
+    return { ...turn, logprobsKind, ...getTurnMasks(details?.get(turnId) ?? []), params }
   }
 
   #judge({ result, pairs }: TurnVerification): void {

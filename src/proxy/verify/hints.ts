@@ -1,13 +1,14 @@
-/** Probable causes of a difference. */
+/** Finds the probable cause of differing logprobs. */
 import { comparePairs, isWithin, type TokenPair, type Tolerance } from './compare.ts'
 
+/** The compared logprobs of a turn whose difference exceeds the tolerance. */
 interface HintInput {
   readonly pairs: readonly TokenPair[]
   readonly params: Readonly<Record<string, unknown>>
   readonly tolerance: Tolerance
 }
 
-/** @returns undefined if the difference matches no known cause */
+/** Returns the probable cause of a difference, for the operator; undefined if it matches no known cause. */
 export function findHint({ pairs, params, tolerance }: HintInput): string | undefined {
   for (const by of [1, -1]) {
     if (isWithin(comparePairs(shiftPairs(pairs, by)), tolerance)) {
@@ -16,8 +17,8 @@ export function findHint({ pairs, params, tolerance }: HintInput): string | unde
   }
   const isApart = ({ recorded, recomputed }: TokenPair) => Math.abs(recomputed - recorded) > tolerance.mean
   const apart = pairs.filter(isApart)
-  const isSurer = apart.every(({ recorded, recomputed }) => recorded > recomputed)
-  if (isSurer && isFiltered(params)) {
+  const isHigher = apart.every(({ recorded, recomputed }) => recorded > recomputed)
+  if (isHigher && isFiltered(params)) {
     return 'every recorded logprob that differs is higher: the recorded ones were computed after top_p, top_k or min_p'
   }
   const first = pairs.findIndex(isApart)
@@ -28,7 +29,7 @@ export function findHint({ pairs, params, tolerance }: HintInput): string | unde
   return undefined
 }
 
-/** Pairs each recorded logprob with the token `by` positions away. */
+/** Pairs each recorded logprob with the recomputed one of the token `by` positions before it. */
 function shiftPairs(pairs: readonly TokenPair[], by: number): TokenPair[] {
   return pairs.flatMap(({ recorded }, index) => {
     const other = pairs[index - by]

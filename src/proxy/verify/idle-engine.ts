@@ -4,11 +4,12 @@ import type { TurnRecord } from '../store/port/turn-store.ts'
 import type { DriftEngine } from './drift-meter.ts'
 
 /**
- * Finds an idle engine: preferably the one that sampled the turn, and one that has the turn's weights if there is such
- * an engine, because engines update at different times and turns of other weights are not compared.
- * @returns `busy` if requests are queued or all engines are serving
+ * Selects an idle engine for scoring a turn. Only engines with the turn's weights are considered if there are any,
+ * because engines update at different times and turns of other weights are not compared. The engine that sampled the
+ * turn is preferred.
+ * @returns `busy` if requests are queued or no considered engine is idle; undefined if no healthy engine can score
  */
-export function findIdle(
+export function selectIdleEngine(
   engines: readonly EngineEntry[],
   { queued, members }: BackendStatus,
   turn: Pick<TurnRecord, 'engine' | 'weightVersionEnd'>,

@@ -1,27 +1,33 @@
-/** One verification run over many turns, with its negative control. */
+/** Verifies many turns in one run, with a negative control. */
 import { type Comparison, comparePairs, type TokenPair } from './compare.ts'
 import type { SkipReason, TurnResult, VerifiableTurn, Verifier } from './verifier.ts'
 
+/** The result of a run. */
 export interface VerifyRun {
-  /** `void`: nothing was compared, or the engine did not notice the changed prompt, so the result means nothing. */
+  /** `void`: no turn was compared, or the negative control failed, so that the comparisons are meaningless. */
   verdict: 'same' | 'differs' | 'void'
-  /** Number of compared turns. */
+  /** The number of compared turns. */
   compared: number
+  /** The number of compared turns that differ. */
   differing: number
+  /** The number of skipped turns by reason. */
   skipped: Partial<Record<SkipReason, number>>
-  /** Over all tokens; null if none was compared. */
+  /** The comparison of all tokens; null if none was compared. */
   overall: Comparison | null
-  /** The negative control: a run with one prompt token changed on purpose. */
+  /**
+   * The negative control: whether the engine noticed a deliberately changed prompt, and the number of turns that were
+   * tried.
+   */
   control: { caught: boolean; turns: number }
 }
 
-/** Number of turns for the control. */
+/** The maximum number of turns with which the control is tried. */
 const CONTROL_TURNS = 5
 
 /**
- * Verifies turns.
- * @param onTurn receives each result as it arrives
- * @throws ProxyError as {@link Verifier.verify}
+ * Verifies turns until the limit of compared turns is reached.
+ * @param onTurn receives the result of each turn
+ * @throws ProxyError see {@link Verifier.verify}
  */
 export async function verifyTurns(
   verifier: Verifier,

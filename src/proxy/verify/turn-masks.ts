@@ -1,19 +1,20 @@
-/** The recorded sampling data of a turn, as {@link Verifier} compares it. */
+/** Reads the recorded sampling data of a turn that verification compares. */
 import type { EngineSampling } from '../../protocol/canonical/events.ts'
 import { type TokenDataBlob, unpackTokenData } from '../../protocol/token-data/token-data.ts'
 import type { LogprobsKind, SamplingMask } from './compare.ts'
 
+/** The masks of a turn's tokens, and the logprobs over them. */
 export interface TurnMasks {
-  /** The remaining ids for each sampled token, if recorded. */
+  /** For each sampled token, the ids that remained after top_p, top_k and min_p, if recorded. */
   readonly samplingMask?: SamplingMask | undefined
-  /** Each sampled token's logprob among the remaining ids, if recorded. */
+  /** Each sampled token's logprob over the remaining ids, if recorded; null if it is unknown for the token. */
   readonly samplingLogprobs?: readonly (number | null)[] | undefined
 }
 
 /** The kinds of token data that {@link getTurnMasks} reads. */
 export const MASK_KINDS = ['sampling_mask', 'sampling_logprobs'] as const
 
-/** @throws RangeError for bytes that are not valid token data */
+/** Unpacks a turn's token data. @throws RangeError for bytes that are not valid token data */
 export function getTurnMasks(packed: Iterable<TokenDataBlob>): TurnMasks {
   const { sampling_mask: table, sampling_logprobs: logprobs } = unpackTokenData(packed)
   let end = 0
@@ -28,8 +29,8 @@ export function getTurnMasks(packed: Iterable<TokenDataBlob>): TurnMasks {
 }
 
 /**
- * Returns the distribution of a turn's logprobs, if it was measured or configured (`--logprobs-mode`).
- * @param annotations the turn's annotations
+ * Returns the distribution of a turn's recorded logprobs; undefined if it was neither measured nor configured
+ * (`--logprobs-mode`).
  */
 export function getRecordedLogprobs(annotations: { sampling?: EngineSampling }): LogprobsKind | undefined {
   const mode = annotations.sampling?.logprobsMode

@@ -1,6 +1,6 @@
 /**
- * Verifies recorded turns with an engine: the engine scores prompt and completion again, and its logprob of each
- * sampled token is compared with the recorded one.
+ * Verifies recorded turns with an engine: the engine scores prompt and completion, and its logprob of each sampled
+ * token is compared with the recorded one.
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
@@ -24,7 +24,7 @@ import {
 import { findHint } from './hints.ts'
 import type { TurnMasks } from './turn-masks.ts'
 
-/** The parts of a recorded turn that verification reads. */
+/** The fields of a recorded turn that verification reads. */
 export interface VerifiableTurn extends TurnMasks {
   readonly sessionId: string
   readonly turnId: string
@@ -36,24 +36,27 @@ export interface VerifiableTurn extends TurnMasks {
   readonly promptTokenIds: ArrayLike<number>
   readonly completionTokenIds: ArrayLike<number>
   readonly completionLogprobs: ArrayLike<number>
-  /** Distribution of its logprobs; absent: the default of this kind of engine. */
-  readonly logprobsOf?: LogprobsKind | undefined
+  /** The distribution of the recorded logprobs. Default: {@link Verifier.defaultLogprobsKind}. */
+  readonly logprobsKind?: LogprobsKind | undefined
   readonly weightVersionStart: string | null
   readonly weightVersionEnd: string | null
 }
 
+/** The options of a {@link Verifier}. */
 export interface VerifyOptions {
-  /** Default: a mean of 0.05 nats, 1 for a token. */
+  /** The tolerance. Default: a mean of 0.05 nats, and 1 nat for a token. */
   readonly tolerance?: Tolerance
-  /** Default: that of the turn, or else of this kind of engine. */
-  readonly logprobsOf?: LogprobsKind | undefined
-  /** Whether turns of other weights than the engine's are compared. Default: no. */
+  /**
+   * The distribution of all recorded logprobs. Default: that of the turn, else {@link Verifier.defaultLogprobsKind}.
+   */
+  readonly logprobsKind?: LogprobsKind | undefined
+  /** Whether turns are compared even if the engine has other weights. Default: no. */
   readonly anyWeights?: boolean
-  /** Model to request in place of each turn's own. */
+  /** The model to request. Default: that of each turn. */
   readonly model?: string | undefined
-  /** Whether turns that were sampled greedily are sampled again. Default: no. */
+  /** Whether turns that were sampled greedily are also sampled again, and their ids compared. Default: no. */
   readonly greedy?: boolean
-  /** Number of most probable tokens to request if temperature matters. Default: 20, vLLM's default maximum. */
+  /** The number of alternatives to request for each token, if they are needed. Default: 20, vLLM's default maximum. */
   readonly alternatives?: number
 }
 
@@ -67,43 +70,47 @@ export type SkipReason =
   | 'other_model'
   | 'refused'
 
+/** The result of sampling a turn again. */
 interface GreedyCheck {
+  /** Whether all ids are equal. */
   same: boolean
   /** The first token that differs; null if none does. */
   first_difference: { index: number; recorded: number; sampled: number | null } | null
 }
 
-/** Names are those of the public JSON. */
+/** The result of a turn. The names are those of the public JSON. */
 export interface TurnResult {
   session_id: string
   turn_id: string
   index: number
   verdict: 'same' | 'differs' | 'skipped'
-  /** Reason of a skipped turn. */
+  /** The reason why the turn was skipped. */
   reason?: SkipReason
-  /** Assumed distribution of a compared turn's logprobs. */
+  /** The assumed distribution of the recorded logprobs. */
   logprobs?: LogprobsKind
   comparison?: Comparison
-  /** Comparison of the logprobs over the mask, if they were recorded as well. */
+  /** The comparison of the logprobs over the masks, if these were recorded as well. */
   masked?: Comparison
   first_difference?: TokenDifference | null
   hint?: string
   greedy?: GreedyCheck
 }
 
+/** The result of a turn, and the data from which it was computed. */
 export interface TurnVerification {
   readonly result: TurnResult
-  /** Pairs of a compared turn. */
+  /** The logprobs of a compared turn; empty if it was skipped. */
   readonly pairs: readonly TokenPair[]
-  /** The engine's scores of a compared turn. */
+  /** The engine's scores of a compared turn; empty if it was skipped. */
   readonly scored: readonly TokenScore[]
 }
 
 const TOLERANCE: Tolerance = { mean: 0.05, token: 1 }
 const ALTERNATIVES = 20
-/** Number of changed prompts that the control tries on a turn. */
-const CONTROL_TRIES = 3
+/** The maximum number of changed prompts with which the negative control tries a turn. */
+const CONTROL_ATTEMPTS = 3
 
+/** Verifies turns with one engine. */
 export class Verifier {
   readonly tolerance: Tolerance
   readonly #engine: EngineClient
@@ -111,12 +118,12 @@ export class Verifier {
   readonly #health: EngineHealth
 
   /**
-   * @param health reported state of the engine; other weights need another verifier
+   * @param health the reported state of the engine; a verifier must be created again if its weights change
    * @throws ProxyError `unsupported` for an engine that cannot score
    */
   constructor(engine: EngineClient, health: EngineHealth, options: VerifyOptions = {}) {
     if (!engine.score) {
-      const message = `the engine at ${engine.name} cannot score tokens: it must be vLLM, SGLang or the embedded one`
+      const message = `the engine at ${engine.name} cannot score tokens; use vLLM, SGLang or the embedded engine`
       throw new ProxyError('unsupported', message)
     }
     this.#engine = engine
@@ -126,18 +133,18 @@ export class Verifier {
   }
 
   /**
-   * Returns the default for turns without a recorded distribution: SGLang reports logprobs after temperature, others
+   * The distribution of turns for which none was recorded: SGLang reports logprobs after temperature, other engines
    * before it.
    */
-  get logprobsOf(): LogprobsKind {
-    return this.#options.logprobsOf ?? (this.#engine.kind === 'sglang' ? 'temperature' : 'raw')
+  get defaultLogprobsKind(): LogprobsKind {
+    return this.#options.logprobsKind ?? (this.#engine.kind === 'sglang' ? 'temperature' : 'raw')
   }
 
   #getLogprobsKind(turn: VerifiableTurn): LogprobsKind {
-    return this.#options.logprobsOf ?? turn.logprobsOf ?? this.logprobsOf
+    return this.#options.logprobsKind ?? turn.logprobsKind ?? this.defaultLogprobsKind
   }
 
-  /** Verifies a turn. @throws ProxyError as {@link ScoreFunction}, except `engine_rejected`, which skips the turn */
+  /** Verifies a turn. @throws ProxyError of the engine, except `engine_rejected`, after which the turn is skipped */
   async verify(turn: VerifiableTurn, signal: AbortSignal): Promise<TurnVerification> {
     const { sessionId: session_id, turnId: turn_id, index } = turn
     const head = { session_id, turn_id, index }
@@ -146,7 +153,7 @@ export class Verifier {
       pairs: [],
       scored: [],
     })
-    const reason = this.#skipReason(turn)
+    const reason = this.#findSkipReason(turn)
     if (reason !== undefined) return skipped(reason)
     try {
       const scored = await this.#score(turn, Int32Array.from(turn.promptTokenIds), signal)
@@ -156,17 +163,17 @@ export class Verifier {
       return { result: { ...head, ...this.#judge(turn, { pairs, masked, greedy }) }, pairs, scored }
     } catch (thrown) {
       const error = toProxyError(thrown)
-      // A completion that fills the context leaves no room for the one token that vLLM samples after it.
+      // vLLM must sample one token after the completion, for which a full context has no room.
       if (error.code === 'engine_rejected') return skipped('refused')
       throw error
     }
   }
 
   /**
-   * Runs the negative control: with another last prompt token, the engine's logprobs of the completion must differ. The
-   * results of an engine that does not notice mean nothing.
-   * @param verified result of {@link verify}
-   * @returns whether the engine noticed the change
+   * Runs the negative control: if the last token of the prompt is changed, the engine's logprobs of the completion must
+   * differ. If they do not, the engine ignores the prompt, and its scores are meaningless.
+   * @param verification the result of {@link verify}
+   * @returns whether the logprobs differ
    */
   async runControl(
     turn: VerifiableTurn,
@@ -183,9 +190,9 @@ export class Verifier {
 
   #pairTokens(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
     const { completionLogprobs: recorded, completionTokenIds: tokenIds, samplingMask: mask = [] } = turn
-    const logprobsOf = this.#getLogprobsKind(turn)
-    if (logprobsOf === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, getTemperature(turn))
-    return pairTokens(recorded, scored, logprobsOf, getTemperature(turn))
+    const kind = this.#getLogprobsKind(turn)
+    if (kind === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, getTemperature(turn))
+    return pairTokens(recorded, scored, kind, getTemperature(turn))
   }
 
   #judge(
@@ -210,7 +217,7 @@ export class Verifier {
     }
   }
 
-  #skipReason(turn: VerifiableTurn): SkipReason | undefined {
+  #findSkipReason(turn: VerifiableTurn): SkipReason | undefined {
     if (turn.status !== 'completed') return 'not_completed'
     if (!turn.exact) return 'inexact'
     if (turn.completionTokenIds.length === 0) return 'empty'
@@ -245,11 +252,12 @@ export class Verifier {
     return (await this.#engine.score!(request, signal)).tokens
   }
 
+  /** Returns whether a turn is sampled again. */
   #isGreedyChecked(turn: VerifiableTurn): boolean {
     return this.#options.greedy === true && getTemperature(turn) === 0 && this.#engine.takesTokenIds
   }
 
-  /** Samples again after the same prompt, as many tokens as were recorded. */
+  /** Samples as many tokens as were recorded after the same prompt, and compares their ids. */
   async #sampleAgain(turn: VerifiableTurn, signal: AbortSignal): Promise<GreedyCheck> {
     const { model = turn.model } = this.#options
     const { completionTokenIds: recorded } = turn
@@ -279,17 +287,18 @@ export class Verifier {
   }
 }
 
+/** The comparisons of a turn. */
 interface TurnFindings {
   readonly pairs: readonly TokenPair[]
-  /** Pairs over the mask; empty if such logprobs were not recorded. */
+  /** The logprobs over the masks; empty if they were not recorded. */
   readonly masked: readonly TokenPair[]
   readonly greedy: GreedyCheck | undefined
 }
 
 const MASK_DIFFERS =
-  'the logprobs among what top_p, top_k or min_p had left differ: a mask is missing, or another one'
+  'the logprobs over the tokens that remain after top_p, top_k or min_p differ: a mask is missing or wrong'
 
-/** Returns pairs for the tokens that have a recorded logprob over the mask; the mask itself may be missing. */
+/** Pairs the recorded logprobs over masks with the engine's, for tokens that have one; a mask itself may be missing. */
 function createMaskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
   if (samplingLogprobs === undefined) return []
@@ -308,18 +317,18 @@ function createMaskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]):
   )
 }
 
-/** Returns the requested temperature; engines default to 1. */
+/** Returns the requested temperature. Default: 1, as in engines. */
 function getTemperature({ params: { temperature } }: VerifiableTurn): number {
   return typeof temperature === 'number' ? temperature : 1
 }
 
-/** Returns prompts with another last token, taken from the turn. A model cannot overlook the last token. */
+/** Returns prompts whose last token, which affects a model most, is replaced by other tokens of the turn. */
 function createOtherPrompts({ promptTokenIds, completionTokenIds }: VerifiableTurn): Int32Array[] {
   const prompt = Int32Array.from(promptTokenIds)
   const last = prompt.at(-1)!
   const others = new Set([...Array.from(completionTokenIds), ...prompt.toReversed()])
   others.delete(last)
-  // All tokens of the turn are equal.
+  // If all tokens of the turn are equal, any other id is used.
   if (others.size === 0) others.add(last === 0 ? 1 : last - 1)
-  return [...others].slice(0, CONTROL_TRIES).map((other) => prompt.with(-1, other))
+  return [...others].slice(0, CONTROL_ATTEMPTS).map((other) => prompt.with(-1, other))
 }

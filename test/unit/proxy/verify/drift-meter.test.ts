@@ -41,7 +41,7 @@ async function meterWith(more: Partial<DriftMeterOptions> = {}) {
     onVerdict: (verdict) => verdicts.push(verdict),
     onControl: () => {},
     logger: silentLogger,
-    patienceMs: 1,
+    retryDelayMs: 1,
     ...more,
   })
   return { meter, verdicts }

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { findIdle } from '../../../../src/proxy/verify/idle-engine.ts'
+import { selectIdleEngine } from '../../../../src/proxy/verify/idle-engine.ts'
 
 interface Fields {
   weightVersion?: string
@@ -17,7 +17,7 @@ function selectName(
     watch: { healthy: true, unavailable, models: [], weightVersion },
   }))
   const members = Object.entries(engines).map(([name, { inFlight = 0 }]) => ({ name, inFlight, capacity: 4 }))
-  const found = findIdle(all as never, { members, queued } as never, {
+  const found = selectIdleEngine(all as never, { members, queued } as never, {
     engine: turn.engine,
     weightVersionEnd: turn.version,
   })
