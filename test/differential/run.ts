@@ -244,7 +244,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   ) =>
     oracle.ask(
       `{"template":${JSON.stringify(source)},"format":"${family.format ?? 'template'}","special_tokens":${JSON.stringify(specialTokens)},"messages":${JSON.stringify(messages)},` +
-        `"tools":${tools},"kwargs":{},"add_generation_prompt":${opens},"continue_final_message":${continues},"needs":${template.needs(tools !== null)},` +
+        `"tools":${tools},"kwargs":{},"add_generation_prompt":${opens},"continue_final_message":${continues},"needs":${template.getNeeds(tools !== null)},` +
         `"tokenizer":${JSON.stringify(join(directory, 'tokenizer.json'))}}`,
     )
 

@@ -77,7 +77,7 @@ for (const [name, needed] of Object.entries({ vllm: VLLM, sglang: SGLANG }))
     for (const [what, one] of each(needed)) t.strictSame(gone(one, wheel), [], what)
   })
 
-/** The names are those of a file; a new one is read, or listed in `UNREAD_PARSERS`, and in docs/token-mode.md. */
+/** The names are those of a file; a new one is read, or listed in `UNSUPPORTED_PARSERS`, and in docs/token-mode.md. */
 for (const name of ['vllm', 'sglang'] as const)
   t.test(`the newest ${name} registers the output parsers that the documentation lists`, async (t) => {
     const { file } = await released(name, {})

@@ -1,7 +1,7 @@
 /** The table of vLLM's and SGLang's output parsers in docs/token-mode.md, by name. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { findParser, UNREAD_PARSERS } from '../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser, UNSUPPORTED_PARSERS } from '../../src/proxy/tokens/parsers/choose-parser.ts'
 
 interface ParserNames {
   tool_calls: string[]
@@ -31,7 +31,7 @@ export function listNames({ vllm, sglang }: EngineParsers): Map<string, readonly
 export function createParserTable(parsers: EngineParsers): string {
   const read = new Map<string, string[]>()
   for (const name of listNames(parsers).keys()) {
-    const ours = UNREAD_PARSERS.has(name) ? 'not read' : `\`${findParser(name).name}\``
+    const ours = UNSUPPORTED_PARSERS.has(name) ? 'not read' : `\`${findParser(name).name}\``
     read.set(ours, [...(read.get(ours) ?? []), `\`${name}\``])
   }
   const rows = [...read].sort(

@@ -52,10 +52,10 @@ function createEngine(
 /** Creates what the proxy's prompt thread provides, without the thread. */
 export function getThread(engine: PromptEngine): TemplateService {
   return {
-    words: async () => engine.words,
-    beginnings: async (options) => engine.beginnings(options),
+    getWords: async () => engine.words,
+    getBeginnings: async (options) => engine.getBeginnings(options),
     render: async (messages, options) => engine.render(messages, options),
-    newPart: async (request, options) => engine.newPart(request, options),
+    renderNewPart: async (request, options) => engine.renderNewPart(request, options),
     specialize: async (messages, options, paths) => engine.specialize(messages, options, paths),
     specializePart: async (request, options) => engine.specializePart(request, options),
   }

@@ -32,7 +32,7 @@ const WRONG: Record<string, { files: Record<string, string | null>; says: RegExp
   },
   'no chat template': {
     files: { 'chat_template.jinja': null, 'tokenizer_config.json': configWithout('chat_template') },
-    says: /has no chat template and no prompt encoder, one of which token mode writes prompts with\n$/,
+    says: /has no chat template and no prompt encoder; token mode needs one of them to render prompts\n$/,
   },
 }
 

@@ -398,6 +398,6 @@ t.test('health reports what renders prompts: the rules that the operator selecte
   })
   const request = { model: 'm', messages: [user('Well?')], reasoning_effort: 'none', max_tokens: 1 }
   t.match(await proxy.post('/s/v1/chat/completions', request), {
-    error: { message: /harmony knows low, medium, high/ },
+    error: { message: /harmony supports only low, medium, high/ },
   })
 })

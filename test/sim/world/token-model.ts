@@ -99,9 +99,9 @@ function createService(engine: PromptEngine): PromptService {
     return respond()
   }
   return {
-    words: () => after(() => engine.words),
-    beginnings: (options) => after(() => engine.beginnings(options)),
+    getWords: () => after(() => engine.words),
+    getBeginnings: (options) => after(() => engine.getBeginnings(options)),
     render: (messages, options) => after(() => engine.render(messages, options)),
-    newPart: (request, options) => after(() => engine.newPart(request, options)),
+    renderNewPart: (request, options) => after(() => engine.renderNewPart(request, options)),
   }
 }

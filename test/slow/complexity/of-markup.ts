@@ -7,7 +7,7 @@ import { JsonScanner } from '../../../src/proxy/tokens/parsers/json-scanner.ts'
 import type { OutputParser, ParserFamily } from '../../../src/proxy/tokens/parsers/output-parser.ts'
 import { readPythonCalls } from '../../../src/proxy/tokens/parsers/python-tool-calls.ts'
 import { toJsonArguments } from '../../../src/proxy/tokens/parsers/text-arguments.ts'
-import { findCutOffState } from '../../../src/proxy/tokens/parsers/unfinished.ts'
+import { findTruncationState } from '../../../src/proxy/tokens/parsers/unfinished.ts'
 import { AddedTokenFinder } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 import { MarkerSearch, MarkerSet } from '../../../src/proxy/tokens/tokenizer/markers.ts'
 import { StopStrings } from '../../../src/proxy/tokens/tokenizer/stop-strings.ts'
@@ -66,7 +66,7 @@ export const MARKUP: readonly Subject[] = [
       (family): Subject => ({
         name: `what a completion leaves open, ${family.name}`,
         covers: ['src/proxy/tokens/parsers/unfinished.ts'],
-        cases: ofUnits((text) => () => findCutOffState(family, text, text), {
+        cases: ofUnits((text) => () => findTruncationState(family, text, text), {
           'its markers': family.keepTokens.join('') || '<think>',
           'open headers': '<|start|>',
           'channels that do not end': '<|channel|>x',

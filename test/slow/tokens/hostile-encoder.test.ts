@@ -73,7 +73,7 @@ t.test('JavaScript that Python still refers to runs no code', async (t) => {
 })
 
 t.test('a value that is not a prompt is an error', async (t) => {
-  await t.rejects(run('answer = 5'), { message: /returns no text, but int/ })
+  await t.rejects(run('answer = 5'), { message: /returns int instead of a text/ })
   await t.rejects(run('answer = "a" * (65 * 2**20)'), { message: /returns more than 67108864 characters/ })
   await t.rejects(run('raise SystemExit(3)'), { message: /rejects these messages: SystemExit: 3/ })
   const mute = 'class Mute(Exception):\n  def __str__(self): raise ValueError\nraise Mute'
@@ -148,15 +148,15 @@ for (const [code, message] of ENDS) {
 }
 
 t.test('code that defines no encoder, or is not Python, is reported at the start', async (t) => {
-  await t.rejects(openPrompts('x = 1').begin(), {
+  await t.rejects(openPrompts('x = 1').launch(), {
     code: 'config_invalid',
     message: /the model's prompt encoder is not valid: .*it defines no function encode_messages/,
   })
-  await t.rejects(openPrompts('def encode_messages(:').begin(), {
+  await t.rejects(openPrompts('def encode_messages(:').launch(), {
     code: 'config_invalid',
     message: /SyntaxError/,
   })
-  await t.rejects(openPrompts('import ctypes\ndef encode_messages(messages): pass').begin(), {
+  await t.rejects(openPrompts('import ctypes\ndef encode_messages(messages): pass').launch(), {
     code: 'config_invalid',
     message: /may not import ctypes/,
   })

@@ -95,6 +95,6 @@ t.test('a file whose rules are unknown is rejected', async (t) => {
   await t.rejects(start(tekken(11, few)), { code: 'config_invalid', message: /no token \[ARGS\]/ })
   await t.rejects(start(tekken(11), { trustModelCode: '0'.repeat(64) }), {
     code: 'config_invalid',
-    message: /leave out --trust-model-code/,
+    message: /omit --trust-model-code/,
   })
 })

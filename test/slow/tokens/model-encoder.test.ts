@@ -103,7 +103,7 @@ t.test('efforts that the encoder rejects become the nearest accepted ones', asyn
 
 t.test('without trust the proxy does not start, and doctor prints a remedy', async (t) => {
   const tokenizer = publish(t)
-  const message = `${tokenizer} writes its prompts with code of its authors, ${FILE}, which runs only if you trust it: read it, then add --trust-model-code ${SHA256}`
+  const message = `${tokenizer} needs code of its authors to render prompts, ${FILE}, which runs only if you trust it: read it, then add --trust-model-code ${SHA256}`
   await t.rejects(serve(t, { tokenizer }), { code: 'config_invalid', message })
   const { url } = await startEngine(t)
   const model = ['--engine-url', url, '--tokenizer', tokenizer, '--db', join(tokenizer, 'turns.db')]

@@ -7,7 +7,7 @@ import type { PythonThreadLimits } from '../../../src/proxy/tokens/templates/pyt
 const tokens = { ids: new Map([['<|im_end|>', 1]]), eosIds: new Set([1]) }
 async function start(source: string, limits?: Partial<PythonThreadLimits>): Promise<PromptThread> {
   const thread = new PromptThread({ template: getChatTemplateFiles(source), tokens }, limits)
-  await thread.begin().catch(async (error: unknown) => {
+  await thread.launch().catch(async (error: unknown) => {
     await thread.close()
     throw error
   })

@@ -3,7 +3,7 @@ import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical
 import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody, SamplingFields } from '../../../protocol/canonical/request.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
-import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
+import { endsWithReasoningOpener } from '../../tokens/parsers/choose-parser.ts'
 import { createForcedToolCallParser } from '../../tokens/parsers/forced-tool-calls.ts'
 import type { OutputDelta } from '../../tokens/parsers/output-delta.ts'
 import { createOutputReader, type OutputReader } from '../../tokens/parsers/output-reader.ts'
@@ -29,7 +29,7 @@ export function createChatDecoder(
 ): CompletionDecoder {
   const { tokenizer, parser, responses } = model
   const { promptText, prefix = promptText, forcesCall } = followed
-  const startsInReasoning = opensReasoning(parser, promptText)
+  const startsInReasoning = endsWithReasoningOpener(parser, promptText)
   const parserOptions = { tools: body.tool_choice === 'none' ? null : body.tools, startsInReasoning }
   const includeStop = includesStop(body)
   const byTemplate = forcesCall ? undefined : responses

@@ -20,7 +20,7 @@ import {
   withImages,
 } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
-import { type CutOffState, findCutOffState } from '../../tokens/parsers/unfinished.ts'
+import { findTruncationState, type TruncationState } from '../../tokens/parsers/unfinished.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
 import { type ConversationKeys, readConversationInSlices } from '../matching/conversation.ts'
@@ -157,7 +157,8 @@ async function planEnding(planning: PlanningContext, ending: PromptEnd): Promise
   if (continues && cut && match.sharedMessages === messages.length && isCut(cut, model.renderer)) {
     const ids = cut.prompt.createContinuation([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
-    const text = getCutOffState(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
+    const text =
+      getTruncationState(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
     const prefix = model.tokenizer.decode(ids.slice(Math.max(0, cut.prompt.length - HEAD_TOKENS), ids.length))
     return {
       ids,
@@ -190,10 +191,10 @@ function isCut({ prompt }: SessionTurn, renderer: PromptRenderer): boolean {
 const HEAD_TOKENS = 16
 
 /** Returns the state in which a completion was truncated, such as an open reasoning block. */
-function getCutOffState({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): CutOffState {
+function getTruncationState({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): TruncationState {
   const completion = tokenizer.decode(prompt.completion)
   const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
-  return findCutOffState(parser, completion, head)
+  return findTruncationState(parser, completion, head)
 }
 
 function isNoText(content: unknown): boolean {
@@ -294,7 +295,7 @@ async function extend(
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
   const texts = shown.map(({ json }) => json)
-  const unfinished = isCut(parent, model.renderer) ? getCutOffState(parent, model) : undefined
+  const unfinished = isCut(parent, model.renderer) ? getTruncationState(parent, model) : undefined
   const continuationInput = { history, newMessages, texts, known, lastCompletionId, unfinished }
   const continuation = await model.renderer.renderContinuation(continuationInput, options)
   if ('refused' in continuation) return continuation

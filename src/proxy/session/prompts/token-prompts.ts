@@ -15,7 +15,7 @@ import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import { type ImagePosition, locateImages } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
-import { leavesRoomToReason } from '../../tokens/parsers/choose-parser.ts'
+import { mayBeginWithReasoning } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
 import { createConversationReader } from '../matching/rebuild-index.ts'
 import { getDeclaredParent, getParentPart } from '../matching/recorded-parent.ts'
@@ -280,7 +280,7 @@ class TokenIdsPrompt extends TokenRequestPrompt {
     const sent = forcedToolCall ? constrainBody(body, forcedToolCall) : body
     const tokenIds = { promptTokenIds: prompt.ids, ...getImagesPart(prompt, model) }
     const format = body.tools?.length ? { callFormat: model.parser.name } : {}
-    const mayReason = leavesRoomToReason(model.parser, prompt.text) && { mayReason: true }
+    const mayReason = mayBeginWithReasoning(model.parser, prompt.text) && { mayReason: true }
     const planned = { ...request, ...getExpertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
     this.request = planned
     this.continuation = new TokenContinuationPlanner({

@@ -1,6 +1,6 @@
 /**
- * The number of tokens of an image, computed from the model's own files. A rendered prompt contains one placeholder for
- * each image; it is repeated as often as the image has tokens.
+ * Reads the rule for the number of tokens of an image from the model's files. A rendered prompt contains one
+ * placeholder for each image, which is repeated as often as the image has tokens.
  */
 import { join } from 'node:path'
 import type { ImageDelimiters } from '../../../protocol/canonical/images.ts'
@@ -10,18 +10,19 @@ import {
   computeSmartResize,
   countGemmaTokens,
   countKimiTokens,
-  type ImageSide,
+  type ImageSize,
 } from './image-sizes.ts'
 
+/** The rule by which a model's images become tokens. */
 export interface ImageRule {
   /** The id of the placeholder token. */
   readonly tokenId: number
-  /** The ids before and after an image's tokens, if the template writes the placeholder alone. */
+  /** The ids to add before and after an image's tokens, if the template writes only the placeholder. */
   readonly edges?: ImageDelimiters
   /**
    * Returns the number of tokens, or undefined for an image that the model's processor rejects because of its shape.
    */
-  countTokens(image: ImageSide): number | undefined
+  countTokens(image: ImageSize): number | undefined
 }
 
 /** The fields of `preprocessor_config.json`, or of `image_processor` in `processor_config.json`, that are used here. */
@@ -56,17 +57,18 @@ interface VisionConfig {
   eoi_token_id?: number
 }
 
+/** Models with the same image processor. */
 interface ImageFamily {
-  /** The processor's name in each of its implementations. */
+  /** Matches the names of the processor's implementations. */
   readonly processors: RegExp
-  /** The placeholder's text. `config.json` may declare its id. */
+  /** The placeholder's text, for models whose `config.json` does not declare its id. */
   readonly placeholder: string
   /**
-   * Returns the counting function of a processor that resizes. @returns undefined if the files contain an unknown
-   * setting
+   * Returns the function that counts an image's tokens; undefined if the config lacks a required setting or has an
+   * unsupported one.
    */
   createCounter(config: ProcessorConfig): ImageRule['countTokens'] | undefined
-  /** Returns the ids around an image. @returns undefined if the files do not declare them */
+  /** Returns the ids to add around an image; undefined if the config does not declare them. */
   readDelimiters?(model: VisionConfig): ImageDelimiters | undefined
 }
 
@@ -114,7 +116,8 @@ export function readImageRule(
   if (family === undefined) return undefined
   const tokenId =
     model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
-  // A processor that does not resize requires sides that are multiples of its factor, which agents do not provide.
+  // A processor that does not resize requires images whose sides are multiples of its factor, which clients do not
+  // send.
   const countTokens = config!.do_resize === false ? undefined : family.createCounter(config!)
   const edges = family.readDelimiters?.(model)
   if (tokenId === undefined || countTokens === undefined || (family.readDelimiters && edges === undefined))
@@ -122,7 +125,7 @@ export function readImageRule(
   return { tokenId, countTokens, ...(edges && { edges }) }
 }
 
-/** Returns the processor's name. Kimi's published files declare their processor only as code. */
+/** Returns the processor's name. Kimi's config does not name its processor, which is code in the model's directory. */
 function getProcessor(
   { image_processor_type: type, media_proc_cfg: media }: ProcessorConfig,
   model: VisionConfig,
@@ -138,7 +141,7 @@ function readProcessor(directory: string): ProcessorConfig | undefined {
   )
 }
 
-/** Returns whether a model has no vision configuration and no image processor. */
+/** Returns whether a model has neither a vision configuration nor an image processor. */
 export function isTextOnly(directory: string): boolean {
   const model = readModelJson<{ vision_config?: unknown; image_token_id?: unknown }>(
     join(directory, 'config.json'),
@@ -147,7 +150,7 @@ export function isTextOnly(directory: string): boolean {
   return !hasVision && readProcessor(directory) === undefined
 }
 
-// Defaults are those of transformers.
+// The defaults of the following settings are those of transformers.
 
 function createQwenCounter(config: ProcessorConfig): ImageRule['countTokens'] {
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
@@ -157,8 +160,8 @@ function createQwenCounter(config: ProcessorConfig): ImageRule['countTokens'] {
 }
 
 /**
- * Returns GLM's counting function. The declared bounds apply to a video with as many frames as one patch has. There are
- * no defaults, because they differ between releases.
+ * Returns the function that counts tokens for GLM. The declared bounds apply to a video with as many frames as a patch
+ * has. They have no defaults here, because those of transformers differ between releases.
  */
 function createGlmCounter(config: ProcessorConfig): ImageRule['countTokens'] | undefined {
   const { shortest_edge: least, longest_edge: most } = config.size ?? {}
@@ -169,7 +172,7 @@ function createGlmCounter(config: ProcessorConfig): ImageRule['countTokens'] | u
   return (image) => countSquares(computeGlmResize(image, bounds), factor)
 }
 
-function countSquares(resized: ImageSide | undefined, factor: number): number | undefined {
+function countSquares(resized: ImageSize | undefined, factor: number): number | undefined {
   return resized && (resized.width / factor) * (resized.height / factor)
 }
 

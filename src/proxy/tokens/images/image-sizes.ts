@@ -1,33 +1,34 @@
 /**
- * The sizes at which vision models see an image, as in transformers 5.19 to 5.23; the differential suite compares each
- * with the original.
+ * Computes the sizes to which image processors resize an image, as in transformers 5.19 to 5.23. The differential suite
+ * compares each function with the original.
  */
 
-export interface ImageSide {
-  /** The width in pixels. */
+/** The size of an image in pixels. */
+export interface ImageSize {
   readonly width: number
   readonly height: number
 }
 
+/** The bounds of a resized image. */
 interface ResizeBounds {
-  /** The side, in pixels, of the square that becomes one token. */
+  /** The side of the square that becomes one token, in pixels. */
   readonly factor: number
   readonly minPixels: number
   readonly maxPixels: number
 }
 
-/** Images with a larger ratio of length to width are rejected. */
+/** The maximum ratio of an image's longer side to its shorter one. */
 const MAX_RATIO = 200
 
 /**
- * Returns Qwen's size: sides are multiples of a factor, and their product is within bounds
- * (`models/qwen2_vl/image_processing_qwen2_vl.py`).
- * @returns undefined for an image that is too long and narrow
+ * Returns the size to which Qwen's processor resizes an image: the sides are multiples of a factor, and their product
+ * is within bounds (`models/qwen2_vl/image_processing_qwen2_vl.py`).
+ * @returns undefined for an image that is too narrow
  */
 export function computeSmartResize(
-  { width, height }: ImageSide,
+  { width, height }: ImageSize,
   bounds: ResizeBounds,
-): ImageSide | undefined {
+): ImageSize | undefined {
   const { factor, minPixels, maxPixels } = bounds
   if (Math.max(width, height) / Math.min(width, height) > MAX_RATIO) return undefined
   const nearest = (side: number) => roundHalfEven(side / factor) * factor
@@ -45,7 +46,7 @@ export function computeSmartResize(
   return { width: nearest(width), height: nearest(height) }
 }
 
-/** Rounds like Python's `round`: a half is rounded to the even neighbour. */
+/** Rounds like Python's `round`: halves are rounded to the even neighbour. */
 function roundHalfEven(value: number): number {
   const below = Math.floor(value)
   if (value - below !== 0.5) return Math.round(value)
@@ -53,11 +54,11 @@ function roundHalfEven(value: number): number {
 }
 
 /**
- * Returns GLM's size (`models/glm4v/image_processing_glm4v.py`): an image that is smaller than one token is enlarged
- * first.
+ * Returns the size to which GLM's processor resizes an image (`models/glm4v/image_processing_glm4v.py`). An image with
+ * a side that is smaller than one token is enlarged first.
  * @returns see {@link computeSmartResize}
  */
-export function computeGlmResize({ width, height }: ImageSide, bounds: ResizeBounds): ImageSide | undefined {
+export function computeGlmResize({ width, height }: ImageSize, bounds: ResizeBounds): ImageSize | undefined {
   const { factor } = bounds
   if (Math.min(width, height) >= factor) return computeSmartResize({ width, height }, bounds)
   const scale = Math.max(factor / height, factor / width)
@@ -66,11 +67,12 @@ export function computeGlmResize({ width, height }: ImageSide, bounds: ResizeBou
 
 /**
  * Returns Gemma 4's token count (`models/gemma4/image_processing_gemma4.py`): the image is scaled to the largest size
- * within the token limit that keeps its aspect ratio. An image too narrow for that becomes a single row of all tokens.
- * @param factor the side, in pixels, of the square that becomes one token
+ * within the token limit that preserves its aspect ratio. An image that is too narrow for that becomes a single row of
+ * `maxTokens` tokens.
+ * @param factor the side of the square that becomes one token, in pixels
  */
 export function countGemmaTokens(
-  { width, height }: ImageSide,
+  { width, height }: ImageSize,
   { factor, maxTokens }: { factor: number; maxTokens: number },
 ): number {
   const scale = Math.sqrt((maxTokens * factor * factor) / (height * width))
@@ -79,19 +81,23 @@ export function countGemmaTokens(
   return tokens === 0 ? maxTokens : tokens
 }
 
+/** The settings of Kimi's processor. */
 interface PatchBounds {
   /** The side of a patch, in pixels. */
   readonly patch: number
+  /** The number of patches along each side of the square that becomes one token. */
   readonly merge: number
+  /** The maximum number of patches of an image. */
   readonly maxPatches: number
+  /** The maximum number of patches along a side. */
   readonly maxSidePatches: number
 }
 
 /**
  * Returns Kimi K2.5's token count (`navit_resize` in `models/kimi_k25/image_processing_kimi_k25.py`): the image is
- * never enlarged, and is padded to complete tokens.
+ * reduced to the bounds but never enlarged, and padded to complete tokens.
  */
-export function countKimiTokens({ width, height }: ImageSide, bounds: PatchBounds): number {
+export function countKimiTokens({ width, height }: ImageSize, bounds: PatchBounds): number {
   const { patch, merge, maxPatches, maxSidePatches } = bounds
   const patches = (side: number) => Math.max(1, Math.floor(side / patch))
   const maxSide = maxSidePatches * patch

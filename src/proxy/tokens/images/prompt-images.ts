@@ -1,6 +1,6 @@
 /**
- * Images in prompts. A template receives only the fact that there is an image; the placeholder that it writes is
- * repeated as often as the image has tokens.
+ * Adds images to prompts. A template receives a placeholder part for each image; the placeholder token that it writes
+ * is repeated as often as the image has tokens.
  */
 import { disableTypes, imageSize, types } from 'image-size'
 import { ProxyError } from '../../../base/errors.ts'
@@ -16,14 +16,15 @@ import {
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { ImageRule } from './image-rule.ts'
-import type { ImageSide } from './image-sizes.ts'
+import type { ImageSize } from './image-sizes.ts'
 import { PLACEHOLDER_IMAGE } from './placeholder-image.ts'
 
+/** An image with its number of tokens. */
 export interface TokenImage extends ImageInfo {
   readonly tokens: number
 }
 
-/** A message in the form that a template receives. */
+/** A message as the template receives it: JSON with placeholders, and the images that they replace. */
 export interface TemplateMessage {
   readonly json: string
   readonly images: readonly TokenImage[]
@@ -31,10 +32,11 @@ export interface TemplateMessage {
 
 const NO_IMAGES: readonly TokenImage[] = []
 
-const shown = new SideTable<Message, TemplateMessage>()
+/** The converted messages, because each message is part of many requests. */
+const templateMessages = new SideTable<Message, TemplateMessage>()
 
 /**
- * Converts messages for a template, each of them once.
+ * Converts messages for a template. Results are cached.
  * @throws see {@link toTemplateMessage}
  */
 export function toTemplateMessages(
@@ -43,23 +45,29 @@ export function toTemplateMessages(
 ): TemplateMessage[] {
   return messages.map(
     (message) =>
-      shown.get(message) ??
-      shown.attach(message, toTemplateMessage(message.value, rule, message.depth - 1, message.json)),
+      templateMessages.get(message) ??
+      templateMessages.attach(
+        message,
+        toTemplateMessage(message.value, rule, message.depth - 1, message.json),
+      ),
   )
 }
 
-const UNSEEN = '[An image. This model cannot see images that tools return.]'
+/** The text that replaces an image in a tool result. */
+const UNSEEN_IMAGE = '[An image. This model cannot see images that tools return.]'
 
-const inWords = new SideTable<Message, Message>()
+/** The messages with such texts, by their originals. */
+const describedMessages = new SideTable<Message, Message>()
 
 /**
- * Replaces images in tool results by a text, for a model that does not see them. An image in an agent's own message is
- * rejected, because it is part of the task. A tool returns an image because the model requested a file, and an error
- * would end the agent.
+ * Replaces images in tool results by a text, for a model that cannot receive them there. A tool returns an image
+ * because the model requested a file, and an error would end the agent. Images in other messages are not
+ * replaced, because they are part of the task.
  */
 export function replaceToolImages(messages: readonly Message[]): readonly Message[] {
   return messages.map(
-    (message) => inWords.get(message) ?? inWords.attach(message, describeMessageImages(message)),
+    (message) =>
+      describedMessages.get(message) ?? describedMessages.attach(message, describeMessageImages(message)),
   )
 }
 
@@ -67,15 +75,15 @@ function describeMessageImages(message: Message): Message {
   const { value } = message
   if (value.role !== 'tool' || getImageParts(value).length === 0) return message
   const parts = (value.content as readonly unknown[]).map((part) =>
-    isImagePart(part) ? { type: 'text', text: UNSEEN } : part,
+    isImagePart(part) ? { type: 'text', text: UNSEEN_IMAGE } : part,
   )
-  const replaced = { ...value, content: parts.length === 1 ? UNSEEN : parts } as ChatMessage
+  const replaced = { ...value, content: parts.length === 1 ? UNSEEN_IMAGE : parts } as ChatMessage
   return new Message(message.parent, JSON.stringify(replaced), replaced)
 }
 
 /**
  * Converts a message for a template.
- * @param index index of the message in the request
+ * @param index the index of the message in the request
  * @param json the message's original JSON
  * @throws ProxyError `unsupported` if the model's rule for images is unknown, or an image is not a `data:` URL;
  *   `invalid_request` for an image that cannot be read
@@ -96,7 +104,7 @@ export function toTemplateMessage(
   return { json: JSON.stringify({ ...message, content }), images }
 }
 
-/** Rejects a placeholder in an agent's message: it would be an image without pixels. */
+/** Rejects a message from a client that contains a placeholder part, which would be an image without pixels. */
 function rejectPlaceholder({ content }: ChatMessage, index: number): void {
   if (!Array.isArray(content)) return
   const i = (content as readonly { type?: unknown }[]).findIndex(
@@ -122,8 +130,9 @@ function readTokenImage(url: string | undefined, rule: ImageRule | undefined, pa
 }
 
 /**
- * Returns ids in which each image's placeholder is repeated for each of its tokens, with the ids around it.
- * @param ids ids with one placeholder for each image
+ * Returns ids in which the placeholder of each image is repeated for each of its tokens, with the delimiters of the
+ * rule.
+ * @param ids the ids of a prompt with one placeholder for each image
  * @throws ProxyError `invalid_request` if the number of placeholders differs, which happens if a text contains the
  *   placeholder
  */
@@ -147,12 +156,15 @@ export function withImages(
   )
 }
 
-/** An image and the index of its first placeholder in a prompt. */
+/** An image and its position in a prompt. */
 export interface ImagePosition extends TokenImage {
+  /** The index of the image's first placeholder. */
   readonly at: number
 }
 
-/** Returns the position of each image, or undefined if the placeholders in the ids do not match the images. */
+/**
+ * Returns the position of each image; undefined if the number of placeholders differs from that of the images' tokens.
+ */
 export function locateImages(
   ids: Int32Array,
   images: readonly TokenImage[],
@@ -165,14 +177,14 @@ export function locateImages(
 }
 
 /**
- * The formats that every engine reads. Other formats are disabled, because their readers are large and have had many
+ * The formats that all engines read. Other formats are disabled, because their readers are large and have had many
  * vulnerabilities.
  */
-const READ = new Set(['gif', 'jpg', 'png', 'webp'])
-disableTypes(types.filter((type) => !READ.has(type)))
+const READABLE_TYPES = new Set(['gif', 'jpg', 'png', 'webp'])
+disableTypes(types.filter((type) => !READABLE_TYPES.has(type)))
 
-/** The properties that determine an image's token count (its sides, read from its first bytes) and identify it. */
-interface ImageInfo extends ImageSide {
+/** The properties of an image that determine its token count and identify it. */
+interface ImageInfo extends ImageSize {
   /** The digest of the image's bytes, in hexadecimal. */
   readonly sha256: string
   readonly mediaType: string
@@ -191,17 +203,17 @@ export function readImage(url: string | undefined, param: string): ImageInfo {
     throw new ProxyError('unsupported', message, { param })
   }
   const bytes = Buffer.from(data.base64, 'base64')
-  const { width, height } = readSides(bytes, param)
+  const { width, height } = readSize(bytes, param)
   return { width, height, sha256: computeImageDigest(bytes), mediaType: data.mediaType }
 }
 
 /**
- * The size precedes this offset, even after profiles and previews. The limit matters because a broken image is searched
- * byte by byte.
+ * The number of bytes in which the size is searched for; profiles and previews may precede it. The limit bounds the
+ * time for a broken image, which is searched byte by byte.
  */
 const MAX_HEADER_BYTES = 512 * 1024
 
-function readSides(bytes: Buffer, param: string): ImageSide {
+function readSize(bytes: Buffer, param: string): ImageSize {
   try {
     const { width, height } = imageSize(bytes.subarray(0, MAX_HEADER_BYTES))
     if (width > 0 && height > 0) return { width, height }

@@ -1,6 +1,6 @@
 /**
- * Model files from the Hugging Face hub, through its local cache. The cache has the layout of huggingface_hub
- * (`models--org--name/{refs,snapshots}`, see its guide "Understand caching"), so that this proxy and other tools share
+ * Downloads model files from the Hugging Face hub into the local cache. The cache has the layout of huggingface_hub
+ * (`models--org--name/{refs,snapshots}`, see its guide "Understand caching"), so that the proxy and other tools share
  * their downloads.
  */
 import { randomUUID } from 'node:crypto'
@@ -15,7 +15,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { TOKENIZER_FILES } from '../tokenizer/published-tokenizer.ts'
 import { findPromptEncoders, isPromptEncoder } from './model-code.ts'
 
-/** The environment variables of huggingface_hub that are supported here. */
+/** The supported environment variables of huggingface_hub. */
 export interface HubEnvironment {
   HF_HUB_CACHE?: string | undefined
   HUGGINGFACE_HUB_CACHE?: string | undefined
@@ -26,7 +26,7 @@ export interface HubEnvironment {
   HF_HUB_OFFLINE?: string | undefined
 }
 
-/** The files that tokenization uses. Only a tokenizer is required. */
+/** The files of a model that token mode reads. Only a tokenizer is required. */
 const WANTED_FILES: readonly string[] = [
   'tokenizer.json',
   'tokenizer_config.json',
@@ -37,21 +37,22 @@ const WANTED_FILES: readonly string[] = [
   'preprocessor_config.json',
   'processor_config.json',
 ]
-/** The files that a model without `tokenizer.json` has in its place. */
+/** The files of tokenizers in other formats, which are downloaded for a model without `tokenizer.json`. */
 const PUBLISHED_FILES = ['tiktoken.model', 'tokenization_kimi.py', 'tekken.json']
 
-/** The time limit for completing a partly cached model: the proxy can start with the cached files. */
+/** The time limit for completing a partly cached model. After it, the proxy starts with the cached files. */
 const COMPLETION_MS = 30_000
 
+/** A directory with a model's files. */
 interface ModelDirectory {
   directory: string
-  /** Wanted files that are not in the cache, and that the model may or may not have. */
+  /** The files that are missing from a partial cache, although the model may have them. */
   unlisted: string[]
 }
 
 /**
- * Returns the directory with the model's files, which are downloaded if the cache does not contain them. Files that
- * another tool's download omitted are added; if the hub cannot be reached, the cached files are used as they are.
+ * Returns the directory of a model's files, and downloads those that the cache does not contain, for example because
+ * another tool omitted them. If the hub cannot be reached, a partial cache is used.
  * @param modelId `org/name` or `name`
  * @throws ProxyError `config_invalid` if the hub has no such model or denies access to it, `start_failed` if the hub
  *   cannot be reached
@@ -81,7 +82,7 @@ export async function fetchModelDirectory(
   } catch (error) {
     if (directory !== undefined) return { directory, unlisted: listUnlistedFiles(repository, cached!) }
     if (error instanceof ProxyError) throw error
-    // The message mentions this machine, because a mistyped directory name looks like a model id.
+    // The message mentions this machine, because a mistyped directory looks like a model id.
     const message = `there is no ${modelId} on this machine, and it cannot be downloaded from ${endpoint} into ${repository}`
     throw new ProxyError('start_failed', message, { cause: error })
   }
@@ -93,7 +94,7 @@ function getCacheDirectory(environment: HubEnvironment): string {
   return HF_HUB_CACHE ?? HUGGINGFACE_HUB_CACHE ?? join(home, 'hub')
 }
 
-/** @returns the commit */
+/** Finds the snapshot of the main branch in the cache. @returns its commit; undefined if it contains no tokenizer */
 async function findCachedSnapshot(repository: string): Promise<string | undefined> {
   try {
     const commit = (await readFile(join(repository, 'refs', 'main'), 'utf8')).trim()
@@ -105,8 +106,8 @@ async function findCachedSnapshot(repository: string): Promise<string | undefine
 }
 
 /**
- * Returns the wanted files that the cache does not list as present or absent. huggingface_hub marks a file that a
- * revision does not have by an empty file in `.no_exist` (`file_download.py`).
+ * Returns the wanted files that the cache lists neither as present nor as absent. huggingface_hub marks a file as
+ * absent from a revision with an empty file in `.no_exist` (`file_download.py`).
  */
 function listUnlistedFiles(repository: string, commit: string): string[] {
   const isListed = (file: string) =>
@@ -119,7 +120,7 @@ function listWantedFiles(hasTokenizerJson: boolean): readonly string[] {
   return hasTokenizerJson ? WANTED_FILES : [...WANTED_FILES, ...PUBLISHED_FILES]
 }
 
-/** Returns whether a template or an encoder is there. Other tools' downloads may lack the encoder. */
+/** Returns whether a directory contains a template or an encoder. Downloads of other tools may lack the encoder. */
 function hasPromptSource(directory: string): boolean {
   const isThere = (file: string) => existsSync(join(directory, file))
   return (
@@ -131,12 +132,13 @@ function hasPromptSource(directory: string): boolean {
   )
 }
 
-/** The fields of the hub's revision description that are used here. */
+/** The fields of the hub's description of a revision that are used here. */
 interface Revision {
   sha: string
   siblings: { rfilename: string }[]
 }
 
+/** The download of one model. */
 class Download {
   readonly #modelId: string
   readonly #repository: string
@@ -151,9 +153,9 @@ class Download {
   }
 
   /**
-   * Downloads the missing files and returns the commit's directory. The reference is written last, so that a snapshot
-   * that it names is always complete.
-   * @param cached commit of a snapshot to complete; undefined: download the newest
+   * Downloads the missing files and returns the commit's directory. The reference is written last, so that it always
+   * names a complete snapshot.
+   * @param cached the commit of a snapshot to complete; default: the newest commit is downloaded
    */
   async run(cached?: string): Promise<string> {
     const revision = await this.#readRevision(cached ?? 'main')
@@ -162,7 +164,7 @@ class Download {
     if (!TOKENIZER_FILES.some((file) => available.has(file))) {
       throw new ProxyError(
         'config_invalid',
-        `${this.#modelId} has no ${TOKENIZER_FILES.join(', ')} on ${this.#endpoint}, one of which token mode needs`,
+        `${this.#modelId} has none of ${TOKENIZER_FILES.join(', ')} on ${this.#endpoint}; token mode needs one of them`,
       )
     }
     await mkdir(directory, { recursive: true })
@@ -175,7 +177,7 @@ class Download {
         : listUnlistedFiles(this.#repository, cached)
     for (const file of new Set([...wanted, ...encoders])) {
       if (available.has(file)) await this.#downloadFile(revision.sha, file, join(directory, file))
-      else await this.#noteAbsent(revision.sha, file)
+      else await this.#markAbsent(revision.sha, file)
     }
     if (cached === undefined) await this.#writeReference(revision.sha)
     return directory
@@ -195,7 +197,7 @@ class Download {
     return revision as Revision
   }
 
-  async #noteAbsent(commit: string, file: string): Promise<void> {
+  async #markAbsent(commit: string, file: string): Promise<void> {
     const folder = join(this.#repository, '.no_exist', commit)
     await mkdir(folder, { recursive: true })
     await writeFile(join(folder, file), '')
@@ -228,7 +230,7 @@ class Download {
   }
 }
 
-/** Replaces a file atomically: other processes see the complete file or none. */
+/** Writes a file atomically: other processes see either the previous or the complete new content. */
 async function replaceFile(path: string, write: (partialPath: string) => Promise<void>): Promise<void> {
   const partial = `${path}.${randomUUID()}.incomplete`
   try {

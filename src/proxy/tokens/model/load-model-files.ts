@@ -1,4 +1,4 @@
-/** Finds a model's files, locally or on the Hugging Face hub, and reads the model's limits from its configs. */
+/** Finds a model's files locally or on the Hugging Face hub, and reads the model's limits from its configs. */
 import { existsSync, statSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
@@ -6,22 +6,24 @@ import { readModelJson } from '../tokenizer/model-file.ts'
 import { TOKENIZER_FILES } from '../tokenizer/published-tokenizer.ts'
 import { fetchModelDirectory, type HubEnvironment } from './hub.ts'
 
+/** The location of a model's files, and the limits that they declare. */
 export interface ModelFiles {
   /** The directory that contains the tokenizer and the model's other files. */
   directory: string
   /** The context length in tokens, if `config.json` declares it. */
   contextLength: number | undefined
   /**
-   * The number of tokens that the model has logits for, if `config.json` declares it; often more than the tokenizer
-   * has.
+   * The number of the model's logits, if `config.json` declares it. It is often larger than the number of the
+   * tokenizer's tokens.
    */
   vocabularySize: number | undefined
   /**
-   * Ids that end a turn, from `generation_config.json` or else `config.json`; often more than the tokenizer declares.
+   * The ids that end a turn, from `generation_config.json` or else `config.json`; often more ids than the tokenizer
+   * declares.
    */
   eosTokenIds: number[]
   /**
-   * Files that are missing from a partial cache, and that the model may or may not have. Set if the hub could not be
+   * The files that are missing from a partial cache, although the model may have them. Set if the hub could not be
    * reached.
    */
   unlisted?: string[]
@@ -56,7 +58,7 @@ export async function loadModelFiles(
   }
 }
 
-/** Returns the directory of a local source, or undefined if no local path has this name. */
+/** Returns the directory of a local source; undefined if there is no such path. */
 function findLocalDirectory(source: string): string | undefined {
   const stats = statSync(source, { throwIfNoEntry: false })
   if (stats === undefined) return undefined
@@ -70,14 +72,17 @@ function findLocalDirectory(source: string): string | undefined {
   )
 }
 
-/** Validates a model id, because it becomes part of a URL and of a path. */
+/** Validates and returns a model id, because it becomes part of a URL and of a path. */
 function parseModelId(source: string): string {
   if (/^\w[\w.-]*(\/\w[\w.-]*)?$/.test(source) && !source.includes('..') && !source.includes('--'))
     return source
   throw new ProxyError('config_invalid', `${source} is not a file, a directory or a model id`)
 }
 
-/** The fields of `config.json` and `generation_config.json` that are used here; multimodal models nest the former. */
+/**
+ * The fields of `config.json`, some of which multimodal models nest, and of `generation_config.json` that are used
+ * here.
+ */
 interface ModelConfig {
   max_position_embeddings?: number
   n_positions?: number

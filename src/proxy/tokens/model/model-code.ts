@@ -1,7 +1,7 @@
 /**
- * A model's prompt encoder: Python code that its authors publish in the model's folder in place of a chat template
- * (`encoding/encoding_dsv4.py` of DeepSeek V4). It is third-party code, so it runs only if the operator names its
- * digest, and then in a confined process. For Mistral's models, the proxy contains the encoder.
+ * Finds a model's prompt encoder: Python code that its authors publish in the model's folder in place of a chat
+ * template (`encoding/encoding_dsv4.py` of DeepSeek V4). It is third-party code, so it runs only if the operator trusts
+ * its digest, and only in a confined process. For Mistral's models, the proxy contains an encoder.
  */
 import { hash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
@@ -9,6 +9,7 @@ import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
 import { readMistralEncoder } from './mistral-encoder.ts'
 
+/** The code of a prompt encoder. */
 export interface ModelCode {
   /** The path in the model's folder. */
   file: string
@@ -16,31 +17,32 @@ export interface ModelCode {
   sha256: string
 }
 
+/** The options that select and trust the code of a prompt encoder. */
 export interface ModelCodeOptions {
-  /** The path of the encoder in the model's folder. Default: the only one, if the model has no chat template. */
+  /** The path of the encoder in the model's folder. Default: the only encoder, if the model has no chat template. */
   promptEncoder?: string | undefined
   /** The SHA-256 of trusted code, or the path of a local file with that code. */
   trustModelCode?: string | undefined
 }
 
-/** The file that stands for the proxy's own encoder of Mistral's models, which is not third-party code. */
+/** The file that identifies Mistral's models, for which the proxy's own encoder is used. */
 const TEKKEN = 'tekken.json'
 
 /** The folders of a model in which encoders are published. */
 const FOLDERS = ['', 'encoding/']
 
 /**
- * Returns whether a file of a model is a prompt encoder, by its path in the model's folder; `tekken.json` stands for the
- * proxy's own of Mistral's models.
+ * Returns whether a path in a model's folder is that of a prompt encoder. `tekken.json` selects the proxy's own encoder
+ * for Mistral's models.
  */
 export function isPromptEncoder(file: string): boolean {
   return file === TEKKEN || /^(encoding\/)?(encoding_\w+|(?!test_)\w+_encoding)\.py$/.test(file)
 }
 
 /**
- * Reads the encoder that writes a model's prompts.
+ * Reads the encoder that renders a model's prompts.
  * @param model the model's name, for error messages
- * @returns undefined: the chat template writes them
+ * @returns undefined if the chat template renders them
  * @throws ProxyError `config_invalid` if the encoder is ambiguous, missing or not trusted
  */
 export function readModelCode(
@@ -51,11 +53,11 @@ export function readModelCode(
   const file = chooseEncoder(directory, model, { hasTemplate, promptEncoder })
   if (file === undefined) {
     if (trustModelCode === undefined) return undefined
-    throw createConfigError(`${model} has no prompt encoder that would run: leave out --trust-model-code`)
+    throw createConfigError(`${model} uses no prompt encoder: omit --trust-model-code`)
   }
   if (file === TEKKEN) {
     if (trustModelCode !== undefined) {
-      throw createConfigError(`${model} runs no code of its authors: leave out --trust-model-code`)
+      throw createConfigError(`${model} uses no code of its authors: omit --trust-model-code`)
     }
     const source = readMistralEncoder(directory)
     return { file, source, sha256: hash('sha256', source) }
@@ -67,9 +69,9 @@ export function readModelCode(
   const found =
     trusted === undefined
       ? 'which runs only if you trust it'
-      : `which is other code than the trusted one (SHA-256 ${trusted})`
+      : `whose SHA-256 differs from the trusted one (${trusted})`
   throw createConfigError(
-    `${model} writes its prompts with code of its authors, ${file}, ${found}: read it, then add ` +
+    `${model} needs code of its authors to render prompts, ${file}, ${found}: read it, then add ` +
       `--trust-model-code ${sha256}`,
   )
 }
@@ -93,7 +95,7 @@ function chooseEncoder(
   )
 }
 
-/** Returns the prompt encoders in a model's folder, by their paths in it. */
+/** Returns the paths of the prompt encoders in a model's folder. */
 export function findPromptEncoders(directory: string): string[] {
   return FOLDERS.filter((folder) => existsSync(join(directory, folder)))
     .flatMap((folder) => readdirSync(join(directory, folder)).map((name) => folder + name))
@@ -101,7 +103,10 @@ export function findPromptEncoders(directory: string): string[] {
     .sort()
 }
 
-/** @throws ProxyError `config_invalid` if it is neither a digest nor a file */
+/**
+ * Returns the digest that an option states, or that of the file it names.
+ * @throws ProxyError `config_invalid` if neither
+ */
 function getTrustedDigest(trustModelCode: string): string {
   if (/^[0-9a-f]{64}$/i.test(trustModelCode)) return trustModelCode.toLowerCase()
   try {
@@ -109,7 +114,7 @@ function getTrustedDigest(trustModelCode: string): string {
   } catch (cause) {
     throw new ProxyError(
       'config_invalid',
-      `--trust-model-code takes a SHA-256 in hexadecimal or a file, and ${trustModelCode} is neither`,
+      `--trust-model-code must be a SHA-256 in hexadecimal or a file, but ${trustModelCode} is neither`,
       { cause },
     )
   }

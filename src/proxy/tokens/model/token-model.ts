@@ -1,4 +1,4 @@
-/** A model for token mode: its tokenizer, tested chat template, output format and limits. */
+/** Opens a model for token mode: its tokenizer, its chat template, its output format and its limits. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { type ImageRule, isTextOnly, readImageRule } from '../images/image-rule.ts'
@@ -43,59 +43,65 @@ import { readTokenizerFilesWithoutModel, type TokenizerFiles } from '../tokenize
 import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
 import { type ModelCode, type ModelCodeOptions, readModelCode } from './model-code.ts'
 
+/** A model for token mode. */
 export interface TokenModel {
   readonly tokenizer: Tokenizer
   readonly renderer: PromptRenderer
-  /** The rule for the number of tokens of an image; undefined: the model has no images, or its rule is unknown. */
+  /**
+   * The rule for the number of tokens of an image; undefined if the model supports no images, or its rule is unknown.
+   */
   readonly imageRule: ImageRule | undefined
   /**
-   * Whether the model sees images in tool results. If not (it is text-only, or its template omits them), each such
-   * image is replaced by a text.
+   * Whether images in tool results are part of prompts. If not, because the model is text-only or its template omits
+   * them, each such image is replaced by a text.
    */
   readonly seesToolImages: boolean
   readonly parser: ParserFamily
   /** The reason for choosing this parser. */
   readonly parserChoice: ParserChoice
-  /** Reads completions in place of the parser, except those that the engine constrains to another format. */
+  /** Parses completions in place of `parser`, except those that the engine constrains to another format. */
   readonly responses?: ResponseReader | undefined
-  /** The reasoning efforts that the template accepts; undefined: unknown, and none is adapted. */
+  /**
+   * The reasoning efforts that the template accepts; undefined if unknown, so that requested efforts are not adapted.
+   */
   readonly efforts?: TemplateEfforts | undefined
-  /** The roles in which messages are rendered; undefined: as sent. */
+  /** The roles in which messages are rendered. Default: those of the request. */
   readonly roles?: PromptRoles | undefined
-  /** The format in which prompts are written. */
+  /** The format of prompts, and the reason for choosing it. */
   readonly promptFormat: PromptFormatChoice
-  /** The code of the model's authors that writes the prompts; undefined: none is run. */
+  /** The code of the model's authors that renders the prompts; undefined if there is none. */
   readonly promptEncoder?: Pick<ModelCode, 'file' | 'sha256'> | undefined
-  /** Ids that end a completion unless the request sets `ignore_eos`. */
+  /** The ids that end a completion unless the request sets `ignore_eos`. */
   readonly eosTokenIds: readonly number[]
-  /** The maximum number of tokens of prompt and completion together; undefined: unknown. */
+  /** The maximum number of tokens of prompt and completion together; undefined if unknown. */
   readonly contextLength: number | undefined
-  /** The context length that the engines reported at the start, if the model's files declare none. */
+  /** The context length that the engines reported at start-up, if the model's files declare none. */
   readonly servedLength?: number | undefined
-  /** Returns the length of the vocabulary's longest token, which is computed on first use (50 ms). */
+  /** Returns the length of the longest vocabulary entry, which is computed on first use (50 ms). */
   getLongestTokenChars(): number
-  /** One more than the highest id that the model can sample, according to its files. */
+  /** One more than the highest token id, according to the model's files. */
   readonly vocabularySize: number
-  /** The encoder that turns text into ids; the JavaScript one is slower, and its ids differ for some texts. */
+  /** The encoder in use. The JavaScript one is slower, and its ids differ for some texts. */
   readonly encodedBy: TextEncoder['kind']
   /**
-   * Registers a listener that receives the reason why this encoder was abandoned, also if that has already happened.
+   * Registers a listener that receives the reason why an encoder is no longer used. It is also called for a past fault.
    */
   onTokenizerFault?(listener: TokenizerFaultListener): void
-  /** Registers a listener that is called if a specialization of the template differed from it. */
+  /** Registers a listener that is called when a specialization differs from the template. */
   onTemplateFault?(listener: () => void): void
   /** See {@link ModelFiles.unlisted}. */
   readonly unlistedFiles?: readonly string[] | undefined
-  /** Ends the threads that render prompts, read completions and tokenize long texts. */
+  /** Ends the threads that render prompts, parse completions and tokenize long texts. */
   close(): Promise<void>
 }
 
+/** The options with which a model is opened. */
 export interface TokenModelOptions extends ModelCodeOptions {
   /** A directory, a tokenizer's file, or a model id of the Hugging Face hub. */
   source: string
-  /** The name of a parser family, or `auto`: the family whose format the template teaches. */
+  /** The name of a parser family, or `auto`: the family whose format the template shows. */
   parser: string
-  /** The prompt format. Default: `auto`, harmony's rules for gpt-oss and the chat template for all other models. */
+  /** The prompt format. Default: `auto`, which is harmony for gpt-oss and the chat template for other models. */
   promptFormat?: Exclude<PromptFormat, 'encoder'> | 'auto'
   /** The context length, which overrides that of the model's files. */
   contextLength?: number | undefined
@@ -103,22 +109,23 @@ export interface TokenModelOptions extends ModelCodeOptions {
   tokenizerBackend?: TokenizerBackend
 }
 
+/** The tokenizer library. `huggingface`: only Hugging Face's own, without fastokens. */
 type TokenizerBackend = 'auto' | 'huggingface'
 
-/** A model whose files were found, and whose template is being loaded on the Python thread. */
+/** A model whose files have been found, and whose template is being compiled on the Python thread. */
 export interface StartingModel {
   /**
    * Reads the tokenizer on this thread and waits for Python. It can be called once.
-   * @throws ProxyError `config_invalid` for a tokenizer or a template that cannot be used, `start_failed` without
-   *   Python
+   * @throws ProxyError `config_invalid` for a tokenizer or a template that cannot be used, `start_failed` if Python
+   *   does not start
    */
   waitUntilReady(): Promise<TokenModel>
-  /** Releases the threads if the start has failed meanwhile. */
+  /** Ends the threads, if the caller's start fails before the model is ready. */
   close(): Promise<void>
 }
 
 /**
- * Reads a model's files and tests its template, which takes about a second of CPU time.
+ * Reads a model's files and compiles its template, which takes about a second of CPU time.
  * @throws ProxyError `config_invalid` for files that are missing or broken, `start_failed` if the hub cannot be reached
  */
 export async function openTokenModel(options: TokenModelOptions): Promise<TokenModel> {
@@ -126,8 +133,8 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
 }
 
 /**
- * Runs the first part of {@link openTokenModel}. The second part takes about a second on two threads, so that the
- * caller can do other work on this thread in between.
+ * Starts opening a model: finds its files and starts Python. The rest, {@link StartingModel.waitUntilReady}, takes
+ * about a second on two threads; the caller can do other work on this thread before it.
  * @throws ProxyError `config_invalid` for files that are missing, `start_failed` if the hub cannot be reached
  */
 export async function startTokenModel(options: TokenModelOptions): Promise<StartingModel> {
@@ -142,7 +149,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   if (template === undefined) {
     throw new ProxyError(
       'config_invalid',
-      `${options.source} has no chat template and no prompt encoder, one of which token mode writes prompts with`,
+      `${options.source} has no chat template and no prompt encoder; token mode needs one of them to render prompts`,
     )
   }
   const { addedTokens, eosTokenId } = readAddedTokens(files)
@@ -152,7 +159,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
     ? { name: 'encoder', chosenBy: options.promptEncoder ? 'name' : 'files', evidence: [promptEncoder.file] }
     : choosePromptFormat(options.promptFormat ?? 'auto', template.withTools)
   const prompts = new PromptThread({ template: { ...template, format: promptFormat.name }, tokens })
-  const templateWorks = prompts.begin()
+  const templateWorks = prompts.launch()
   templateWorks.catch(() => {})
   const read: ModelDescription = {
     options,
@@ -168,7 +175,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   const close = async () => {
     await Promise.all([prompts.close(), parsers.close()])
   }
-  const ready = async () => {
+  const finish = async () => {
     const { tokenizer, encoder } = await openTokenizer(tokenizerDirectory, read)
     if (tokenizerDirectory !== directory) await verifyConversion(tokenizer, encoder)
     await templateWorks
@@ -176,7 +183,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   }
   return {
     waitUntilReady: () =>
-      ready().catch(async (error: unknown) => {
+      finish().catch(async (error: unknown) => {
         await close()
         throw error
       }),
@@ -184,14 +191,15 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   }
 }
 
+/** The parser of completions and the reason for choosing it. */
 interface ParserSetup {
   choice: ParserChoice
   responses: ResponseReader | undefined
 }
 
 /**
- * Chooses the parser of completions: the one that `--tool-parser` names, else the model's response template, else the
- * family that its chat template indicates.
+ * Chooses the parser of completions: the family that `--tool-parser` names, else the model's response template, else
+ * the family that its chat template indicates.
  */
 function startParsers(
   name: string,
@@ -208,7 +216,7 @@ function startParsers(
     return { chosen: Promise.resolve({ choice, responses: undefined }), close: async () => {} }
   }
   const responses = new ResponseReader(source)
-  const works = responses.begin()
+  const works = responses.launch()
   const chosen = works.then(
     () => ({
       choice: { family: choice.family, chosenBy: 'response_template' as const, evidence: [] },
@@ -222,7 +230,7 @@ function startParsers(
       return { choice: { ...choice, warning: `${reason}; ${unread}` }, responses: undefined }
     },
   )
-  // The promise is awaited only after the tokenizer has been read.
+  // Prevents an unhandled rejection: the promise is awaited only after the tokenizer has been read.
   chosen.catch(() => {})
   return { chosen, close: () => responses.close() }
 }
@@ -249,26 +257,29 @@ async function createTokenModel(
   const { options, modelFiles, files, addedTokens, eosTokenIds, promptFormat, promptEncoder } = read
   const added = files.tokenizerJson.added_tokens ?? []
   const encode = (text: string, promptChars: number) => encoder.encode(text, promptChars)
-  const memory = new ContentCache(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
-  encoder.onFault?.(() => memory.clear())
+  const contentCache = new ContentCache(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
+  encoder.onFault?.(() => contentCache.clear())
   const plain = hasSegments(promptEncoder)
     ? await openPlainEncoder(openTokenizerDirectory(modelFiles.directory))
     : undefined
   const segments =
     plain &&
-    new SegmentEncoder({ special: (text) => memory.encode(text), text: (text) => plain.encode(text) }, added)
+    new SegmentEncoder(
+      { special: (text) => contentCache.encode(text), text: (text) => plain.encode(text) },
+      added,
+    )
   const specializer = promptFormat.name === 'harmony' ? undefined : new PromptSpecializer(prompts)
   const renderer = new PromptRenderer(specializer ?? prompts, tokenizer, {
     source: getVariablesSource(read),
     eosTokenIds,
-    encode: (text: string) => (segments ?? memory).encode(text),
+    encode: (text: string) => (segments ?? contentCache).encode(text),
     hasSegments: segments !== undefined,
   })
   const { directory } = modelFiles
   const imageRule = readImageRule(directory, addedTokens)
   const seesToolImages = imageRule ? await showsToolImages(renderer, imageRule) : !isTextOnly(directory)
   const efforts = await probeEfforts((kwargs) => prompts.render(SHORT_CHAT, { kwargs }))
-  const roles = await prompts.roles()
+  const roles = await prompts.getRoles()
   let longest: number | undefined
   return {
     tokenizer,
@@ -294,7 +305,7 @@ async function createTokenModel(
     onTemplateFault: (listener) => specializer?.onFault(listener),
     unlistedFiles: modelFiles.unlisted,
     contextLength: options.contextLength ?? modelFiles.contextLength,
-    // The tokenizer's `vocabSize` builds a list of all its tokens, so it is read only if the config declares no size.
+    // `vocabSize` lists all tokens of the tokenizer, so it is read only if the config declares no size.
     vocabularySize: Math.max(
       modelFiles.vocabularySize ?? tokenizer.vocabSize,
       ...addedTokens.values().map((id) => id + 1),
@@ -309,7 +320,7 @@ async function openTokenizer(
   directory: string,
   { files, addedTokens, options }: ModelDescription,
 ): Promise<{ tokenizer: Tokenizer; encoder: TextEncoder }> {
-  // It loads in parallel with the library, which is read on this thread.
+  // The addon reads its file on another thread while the library reads it on this one.
   const fast = options.tokenizerBackend === 'huggingface' ? undefined : loadFastTokenizer(directory)
   const rust = await openRustEncoder(directory)
   if (rust === undefined) {
@@ -326,30 +337,32 @@ function hasSegments(promptEncoder: ModelCode | undefined): boolean {
   return promptEncoder !== undefined && findEntryPoint(promptEncoder.source) === 'build_chat_segments'
 }
 
-/** Returns a text that mentions every variable which changes prompts. */
+/** Returns a text that mentions all variables which can change prompts. */
 function getVariablesSource({ promptFormat, template }: ModelDescription): string {
   if (promptFormat.name === 'harmony') return HARMONY_VARIABLES
   const source = template.withTools + template.plain
   return promptFormat.name === 'encoder' ? `${ENCODER_VARIABLES} ${source}` : source
 }
 
+/** The chat with which reasoning efforts are probed. */
 const SHORT_CHAT: readonly ChatMessage[] = [{ role: 'user', content: 'Hello.' }]
 
 const CALL = { id: 'call00001', type: 'function', function: { name: 'read', arguments: '{}' } }
 
-const SHOWN = [
+/** A chat with an image in a tool result. */
+const TOOL_IMAGE_CHAT = [
   { role: 'user', content: 'Look.' },
   { role: 'assistant', content: '', tool_calls: [CALL] },
   { role: 'tool', tool_call_id: CALL.id, name: 'read', content: [PLACEHOLDER_IMAGE] },
 ] as unknown as readonly ChatMessage[]
 
 /**
- * Returns whether the template writes an image placeholder for an image in a tool result, and false if it rejects one.
- * Templates of vision models may omit such images (Gemma 4's does).
+ * Returns whether the template writes a placeholder for an image in a tool result. Some templates of vision models omit
+ * such images (Gemma 4's does) or reject them.
  */
 async function showsToolImages(renderer: PromptRenderer, { tokenId }: ImageRule): Promise<boolean> {
   try {
-    const { ids } = await renderer.renderFull(SHOWN)
+    const { ids } = await renderer.renderFull(TOOL_IMAGE_CHAT)
     return ids.includes(tokenId)
   } catch {
     return false

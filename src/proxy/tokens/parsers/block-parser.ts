@@ -1,7 +1,6 @@
 /**
- * The grammar of every family that writes tool calls as blocks that begin with an opening marker: Hermes, Qwen3-Coder,
- * GLM, DeepSeek, Kimi, Mistral and others. They differ in the markers and in the contents of a block:
- * {@link BlockSyntax}.
+ * The grammar of families that write tool calls as blocks with an opening marker: Hermes, Qwen3-Coder, GLM, DeepSeek,
+ * Kimi, Mistral and others. A {@link BlockSyntax} describes the markers and the contents of a family's blocks.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
@@ -9,57 +8,67 @@ import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily
 import type { GrammarStep, TextReader } from './text-reader.ts'
 
 /**
- * The result of reading a block: its tool calls, or the reason why it has none.
+ * The result of reading a block: its tool calls, or the reason why it contains none.
  * - `malformed`: the text that was read is content, and parsing continues after it.
- * - `misread`: a string in it is not terminated correctly, so the block ends at its first closing marker, and is
- *   content. Only for grammars whose strings end with a quote that no later block can hide: see `json-tool-calls.ts`.
+ * - `misread`: a string in the block was not terminated correctly and may have swallowed the closing marker. The block
+ *   up to its first closing marker is content, and the text after the marker is parsed again. This is linear only for
+ *   grammars like that of `json-tool-calls.ts`.
  * - `unclosed`: a value was not closed when the text ended. The block is read again with `closesEarly`.
  */
 export type BlockResult = OutputToolCall[] | 'malformed' | 'misread' | 'unclosed'
 
+/** The options for reading a block. */
 export interface BlockOptions extends OutputParserOptions {
-  /** Whether values after this point lack closing tags, so that the block's closing marker ends them. */
+  /**
+   * Whether the block's closing marker also ends a value, because a value of this or an earlier block lacks its closing
+   * tag.
+   */
   closesEarly: boolean
 }
 
+/** The syntax of a family's tool calls. */
 export interface ToolCallSyntax {
   /** The opening markers, any of which begins a block. */
   opens: readonly string[]
-  /** The closing marker. If there is none, a misread block ends at the next block's opening marker. */
+  /** The closing marker. Default: none; a misread block ends at the next block's opening marker. */
   close?: string
-  /** Markers around a tool call or a group of tool calls, without further meaning. */
+  /** Additional markers around a tool call or a group of tool calls. */
   wrapper?: Markers | undefined
-  /** Reads the block after its opening marker, including the closing marker. */
+  /** Reads a block from after its opening marker to the end of its closing marker. */
   read(reader: TextReader, options: BlockOptions): GrammarStep<BlockResult>
 }
 
+/** The syntax of a family's completions. */
 export interface BlockSyntax {
   /** Markers around reasoning at the beginning of a completion. */
   reasoning?: Markers & {
     /** Whether the opening marker of a tool call, or of its wrapper, also ends reasoning. */
     callEndsIt?: boolean
   }
-  /** Markers around the content. */
+  /** Pairs of markers, one of which may enclose the content. */
   answer?: readonly Markers[]
-  /** Special tokens between the parts of a completion; they are never content. */
+  /** Special tokens between the parts of a completion, which are omitted from the output. */
   silent?: readonly string[]
   call?: ToolCallSyntax
 }
 
+/** A pair of markers. */
 export interface Markers {
   open: string
   close: string
 }
 
-/** The markers of most reasoning models. */
+/** The reasoning markers of most models. */
 export const THINK = { open: '<think>', close: '</think>' } as const
 
-/** The same markers for models that begin a tool call without closing them, as vLLM's and SGLang's parsers expect. */
+/**
+ * The same markers for models that may begin a tool call inside unclosed reasoning, as in vLLM's and SGLang's parsers.
+ */
 export const THINK_OR_CALL = { ...THINK, callEndsIt: true } as const
 
 /**
- * Returns the parser family of a block syntax.
- * @param innerMarkers markers inside a tool call
+ * Creates the parser family of a block syntax.
+ * @param innerMarkers the markers inside tool calls
  */
 export function createBlockFamily(
   name: string,
@@ -80,6 +89,7 @@ export function createBlockFamily(
   }
 }
 
+/** Returns the grammar of a block syntax. */
 export function parseBlocks(syntax: BlockSyntax): Grammar {
   const { reasoning, answer = [], silent = [], call } = syntax
   const wrapper = call?.wrapper
@@ -100,13 +110,13 @@ export function parseBlocks(syntax: BlockSyntax): Grammar {
     let markers = looksForCalls ? markersWithCalls : markersWithoutCalls
     if (
       reasoning &&
-      (options.startsInReasoning || (yield* opensReasoning(reader, reasoning.open, content)))
+      (options.startsInReasoning || (yield* readReasoningOpener(reader, reasoning.open, content)))
     ) {
       const ends = looksForCalls ? reasoningOrCallEnd : reasoningEnd
       const end = yield* readReasoning(reader, delta, { open: reasoning.open, ends })
       if (end !== undefined && end !== reasoning.close) {
         reader.putBack(end)
-        // The reasoning may be closed after the tool call.
+        // The model may close the reasoning after the tool call.
         markers = markersAndReasoningEnd
       }
     }
@@ -120,15 +130,15 @@ export function parseBlocks(syntax: BlockSyntax): Grammar {
   }
 }
 
-/** Returns the opening markers of tool calls that end reasoning. */
+/** Returns the opening markers of tool calls, if they end reasoning. */
 function getCallBegin({ reasoning, call }: BlockSyntax): string[] {
   return reasoning?.callEndsIt && call ? [call.wrapper?.open ?? call.opens[0]!] : []
 }
 
 /**
- * Reads the opening marker of reasoning. It is recognized only at the beginning: a later one is part of the content.
+ * Reads the opening marker of reasoning, if the completion begins with it. Later ones are part of the content.
  */
-function* opensReasoning(reader: TextReader, open: string, content: ContentGate): GrammarStep<boolean> {
+function* readReasoningOpener(reader: TextReader, open: string, content: ContentGate): GrammarStep<boolean> {
   const space = yield* reader.space()
   if (yield* reader.literal(open)) return true
   content.add(space)
@@ -136,10 +146,10 @@ function* opensReasoning(reader: TextReader, open: string, content: ContentGate)
 }
 
 /**
- * Reads reasoning. Surrounding white space is part of it, and a repeated opening marker is skipped, because the
- * template may have written the first: vLLM (0.32, `parser/qwen3.py`) and SGLang (0.5.23, `parser/reasoning_parser.py`)
- * do the same.
- * @returns the marker that ended it
+ * Reads reasoning, including the white space around it. Further opening markers are skipped, because the template may
+ * already have written one. vLLM (0.32, `parser/qwen3.py`) and SGLang (0.5.23, `parser/reasoning_parser.py`) do the
+ * same.
+ * @returns the marker that ended the reasoning; undefined at the end of the text
  */
 export function* readReasoning(
   reader: TextReader,
@@ -151,6 +161,7 @@ export function* readReasoning(
   return marker
 }
 
+/** Reads content and tool calls to the end of the text. */
 function* readContent(
   reader: TextReader,
   content: ContentGate,
@@ -176,14 +187,14 @@ function* readContent(
   }
 }
 
-/** Reads a marker that ends the content if only white space follows it. */
+/** Handles a marker after content: it is markup if only white space follows it, else content. */
 function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string): GrammarStep<void> {
   const space = yield* reader.space()
   if (yield* reader.atEnd()) content.dropSpace()
   else content.add(marker + space)
 }
 
-/** Reads a block. @returns whether values in later blocks are closed early */
+/** Reads a block, and adds its tool calls or its text. @returns the value of `closesEarly` for the text that follows */
 function* readBlock(
   reader: TextReader,
   content: ContentGate,
@@ -206,7 +217,7 @@ function* readBlock(
   return options.closesEarly
 }
 
-/** Returns the length of a misread block up to and including its first closing marker. */
+/** Returns the length of a misread block, including its first closing marker. */
 function findFirstEnd(body: string, { opens, close }: ToolCallSyntax): number {
   if (close === undefined) {
     const next = opens.map((open) => body.indexOf(open)).filter((index) => index !== -1)
@@ -217,21 +228,21 @@ function findFirstEnd(body: string, { opens, close }: ToolCallSyntax): number {
 }
 
 /**
- * Separates content from the white space and wrappers that belong to tool calls: trailing white space is buffered until
- * the text after it shows whether it belongs to the content or to markup.
+ * Removes white space and wrappers around tool calls from content. Trailing white space is buffered until the text
+ * after it shows whether it is content or markup.
  */
 class ContentGate {
   readonly #delta: DeltaBuilder
   #pending = ''
   #dropsNewlines = false
   /** Whether only white space and markup have followed the last tool call. */
-  #behindCall = false
+  #followsCall = false
 
   constructor(delta: DeltaBuilder) {
     this.#delta = delta
   }
 
-  /** Drops the newlines that come next, because they belong to the markup before them. */
+  /** Drops newlines at the beginning of the next text, because they belong to the markup before it. */
   dropLeadingNewlines(): void {
     this.#dropsNewlines = true
   }
@@ -239,19 +250,19 @@ class ContentGate {
   add(text: string): void {
     const more = this.#dropsNewlines ? text.replace(/^\n+/, '') : text
     if (more !== '') this.#dropsNewlines = false
-    const solid = more.trimEnd()
-    if (solid !== '') {
-      this.#delta.addContent(this.#pending + solid)
+    const stripped = more.trimEnd()
+    if (stripped !== '') {
+      this.#delta.addContent(this.#pending + stripped)
       this.#pending = ''
-      this.#behindCall = false
+      this.#followsCall = false
     }
-    this.#pending += more.slice(solid.length)
+    this.#pending += more.slice(stripped.length)
   }
 
-  /** Adds a wrapper's marker. A wrapper without a tool call is content. */
+  /** Adds a marker of a wrapper. A wrapper without a tool call is content. */
   addWrapper(marker: string, isOpening: boolean): void {
     if (isOpening) this.#pending += marker
-    else if (this.#behindCall) this.#pending = ''
+    else if (this.#followsCall) this.#pending = ''
     else this.add(marker)
   }
 
@@ -262,12 +273,12 @@ class ContentGate {
 
   addCalls(calls: readonly OutputToolCall[]): void {
     this.#pending = ''
-    this.#behindCall = true
+    this.#followsCall = true
     this.#delta.addCalls(calls)
   }
 
   /** Emits the buffered text, except after a tool call, where it is markup. */
   end(): void {
-    if (!this.#behindCall) this.#delta.addContent(this.#pending)
+    if (!this.#followsCall) this.#delta.addContent(this.#pending)
   }
 }

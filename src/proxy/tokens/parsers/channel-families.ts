@@ -1,4 +1,4 @@
-/** The families that write a completion as messages, each after a header that names its recipient. */
+/** The families that write a completion as several messages, each with a header that names its recipient. */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { parseBlocks } from './block-parser.ts'
 import { readArguments } from './json-tool-calls.ts'
@@ -11,8 +11,8 @@ const RECIPIENT_MARK = '>>>'
 const RECIPIENT_MARKS = new MarkerSet([RECIPIENT_MARK])
 
 /**
- * Functionary 3.2: `all\ntext>>>f\n{…}>>>g\n{…}`, where the prompt ends with the first `>>>`. The marker begins a
- * header only before a tool's name and a newline, because Python's interactive prompt looks the same. Source: the
+ * Functionary 3.2: `all\ntext>>>f\n{…}>>>g\n{…}`. The prompt ends with the first `>>>`. The marker begins a header only
+ * if a tool's name or `all`, and a newline follow, because Python's interactive prompt is the same text. Source: the
  * model's chat template.
  */
 export const functionaryV32: ParserFamily = {
@@ -64,9 +64,9 @@ const readAtem = parseBlocks({
 })
 
 /**
- * Muse Glimmer: ` to=self<|message|>…<|eom|><|start|>assistant
- * to=f<|message|><atem:function_calls>…<|eot|>`. A message to `self` is reasoning; one to `user` or without a recipient
- * is content. Tool-call markup counts only in messages to tools.
+ * Muse Glimmer: ` to=self<|message|>…<|eom|><|start|>assistant to=f<|message|><atem:function_calls>…<|eot|>`. A message
+ * to `self` is reasoning; one to `user` or without a recipient is content. Markup of tool calls is parsed only in
+ * messages to tools.
  * Sources: the model's chat template; SGLang's `muse_glimmer_detector.py`; vLLM's `muse_glimmer_tool_parser.py`.
  */
 export const museGlimmer: ParserFamily = {
@@ -97,8 +97,8 @@ function* readMessages(
 }
 
 /**
- * Returns whether a header comes next: ` to=…`, or the marker after an empty header. Other text is content without a
- * header.
+ * Returns whether the text begins with a header: ` to=…`, or the marker after an empty header. Other text is content
+ * without a header.
  */
 function* beginsHeader(reader: TextReader): GrammarStep<boolean> {
   const space = yield* reader.space()
@@ -112,12 +112,15 @@ function addCalls(body: string, delta: DeltaBuilder, options: OutputParserOption
   for (const { content = '', toolCalls = [] } of [parser.push(body), parser.finish()]) {
     delta.addContent(content)
     for (const { function: call } of toolCalls)
-      delta.addCalls([{ name: getOwnName(call!.name!, options), arguments: call!.arguments! }])
+      delta.addCalls([{ name: getToolName(call!.name!, options), arguments: call!.arguments! }])
   }
 }
 
-/** Returns the tool's name. The template describes a tool's recipient as `f.*`, so the model may write `f.f`. */
-function getOwnName(name: string, { tools }: OutputParserOptions): string {
+/**
+ * Returns the name of the called tool. The template describes a tool's recipient as `f.*`, so the model may write
+ * `f.f`.
+ */
+function getToolName(name: string, { tools }: OutputParserOptions): string {
   const [head, tail] = name.split('.')
   const isDoubled = head === tail && name === `${head}.${tail}`
   const isTool = (toolName: string) =>

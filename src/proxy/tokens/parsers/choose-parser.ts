@@ -46,12 +46,14 @@ import {
 } from './tagged-families.ts'
 import { xlam } from './xlam.ts'
 
-/** Models whose templates support no tools: `<think>…</think>` at the beginning is reasoning, the rest is content. */
+/**
+ * The family for templates without tools: `<think>…</think>` at the beginning is reasoning, and the rest is content.
+ */
 export const plain = createBlockFamily('plain', [], { reasoning: THINK })
 
 /**
- * The texts that a template must all contain for a family to be chosen. The order matters: several of the later signs
- * also occur in templates of earlier families.
+ * The signs by which families are chosen: texts that a template must all contain. The order matters, because templates
+ * of earlier families also contain signs of later ones.
  */
 const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily])[] = [
   [['<|channel|>', '<|message|>'], harmony],
@@ -110,12 +112,12 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['<|start_header_id|>', '"parameters"'], llama3],
 ]
 
-/** The families by name. The names are vLLM's, if it has one. */
+/** The families by name. A name is that of vLLM's parser, if there is one. */
 export const PARSER_FAMILIES: ReadonlyMap<string, ParserFamily> = new Map(
   [...SIGNS.map(([, family]) => family), plain].map((family) => [family.name, family]),
 )
 
-/** Other names that vLLM and SGLang use for the same formats, or for the parsers of the same models. */
+/** Further names of vLLM's and SGLang's parsers for the same formats or the same models. */
 const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
   openai: harmony,
   openai_gptoss: harmony,
@@ -159,10 +161,10 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
 }
 
 /**
- * The names of vLLM's and SGLang's other parsers, whose formats are not read here: tool calls in them stay text. `hf` and
- * `response_template` are read with the model's response template, which has no name.
+ * The names of vLLM's and SGLang's parsers whose formats are not supported here: tool calls in these formats stay text.
+ * `--tool-parser` does not accept `hf` and `response_template`, because `auto` uses the model's response template.
  */
-export const UNREAD_PARSERS: ReadonlySet<string> = new Set(
+export const UNSUPPORTED_PARSERS: ReadonlySet<string> = new Set(
   (
     'beam cohere_command3 functiongemma gigachat35 granite-20b-fc granite_thinking_parser hf holo2 ' +
     'inkling iquest_q1 jamba k2_horizon kimi minicpmv minimax-append-think minimax_m2_append_think muse ' +
@@ -170,24 +172,24 @@ export const UNREAD_PARSERS: ReadonlySet<string> = new Set(
   ).split(' '),
 )
 
-/** A parser family and the evidence for it. */
+/** A parser family, and the reason for choosing it. */
 export interface ParserChoice {
   readonly family: ParserFamily
   /**
-   * The source of the choice. `response_template`: the model's response template reads completions, and the family
-   * determines the constraints for engines.
+   * What determined the family. `response_template`: the model's response template parses completions, and the family
+   * is used only to constrain tool calls.
    */
   readonly chosenBy: 'name' | 'template' | 'response_template'
-  /** Template texts that only this family's templates contain; empty if none was recognized. */
+  /** The signs that the template contains; empty if no family was recognized. */
   readonly evidence: readonly string[]
-  /** A warning for the operator: tool calls in an unknown format are returned as text. */
+  /** A warning for the operator, for example that tool calls in an unknown format stay text. */
   readonly warning?: string | undefined
 }
 
-/** The sign of Llama 3's chat templates, which show no tools although the models write tool calls. */
+/** The sign of Llama 3's chat templates, which do not mention tools although the models write tool calls. */
 const LLAMA_3_TURN = '<|start_header_id|>'
 
-/** Returns the family whose format a chat template teaches; `plain` if it teaches no known format. */
+/** Chooses the family whose format a chat template shows; `plain` if it shows no known format. */
 export function chooseParser(templateSource: string): ParserChoice {
   const has = (sign: string) => templateSource.includes(sign)
   const [evidence, family] = SIGNS.find(([signs]) => signs.every(has)) ?? [[], plain]
@@ -200,45 +202,50 @@ export function chooseParser(templateSource: string): ParserChoice {
 }
 
 const UNKNOWN_FORMAT =
-  "the chat template shows tools, but in no known tool-call format: tool calls stay text in the model's responses; " +
+  "the chat template supports tools, but its tool-call format is unknown: tool calls stay text in the model's responses; " +
   'name the format with --tool-parser'
 
 /**
  * Returns the family with a name.
- * @throws ProxyError `config_invalid` for an unknown name, with the known ones
+ * @throws ProxyError `config_invalid` for an unknown name; the message lists the known names
  */
 export function findParser(name: string): ParserFamily {
   const family =
     PARSER_FAMILIES.get(name) ?? (Object.hasOwn(OTHER_NAMES, name) ? OTHER_NAMES[name] : undefined)
   if (family !== undefined) return family
   const known = [...PARSER_FAMILIES.keys()].join(', ')
-  if (UNREAD_PARSERS.has(name)) {
-    const instead = name === 'hf' || name === 'response_template' ? 'auto reads it' : 'it is not read here'
+  if (UNSUPPORTED_PARSERS.has(name)) {
+    const instead = name === 'hf' || name === 'response_template' ? 'auto selects it' : 'it is not supported'
     throw new ProxyError(
       'config_invalid',
-      `'${name}' is the format of an engine's parser, and ${instead}; the output parsers here are ${known}`,
+      `'${name}' is a parser of an engine, and ${instead}; the supported output parsers are ${known}`,
     )
   }
-  throw new ProxyError('config_invalid', `there is no output parser '${name}'; the known ones are ${known}`)
+  throw new ProxyError(
+    'config_invalid',
+    `there is no output parser '${name}'; the supported ones are ${known}`,
+  )
 }
 
 /**
- * Returns the family with the markers of a model's tokenizer, which in Hunyuan 4 differ between checkpoints.
+ * Returns the family with the markers of a model's tokenizer, because those of Hunyuan 4 differ between checkpoints.
  * @param addedTokens the added tokens of the tokenizer
  */
 export function adaptMarkers(family: ParserFamily, addedTokens: Iterable<string>): ParserFamily {
   return family === hunyuan4 ? createHunyuan4Family(addedTokens) : family
 }
 
-/** Returns whether a rendered prompt ends inside a reasoning block that its template opened. */
-export function opensReasoning(family: ParserFamily, prompt: string): boolean {
+/**
+ * Returns whether a prompt ends with the opening marker of reasoning, so that the completion begins inside reasoning.
+ */
+export function endsWithReasoningOpener(family: ParserFamily, prompt: string): boolean {
   return family.reasoning !== undefined && prompt.trimEnd().endsWith(family.reasoning.open.trimEnd())
 }
 
 /**
- * Returns whether the completion of a rendered prompt may begin with reasoning: its template has not closed a reasoning
- * block.
+ * Returns whether the completion of a prompt may begin with reasoning, which it may not if the template has written the
+ * closing marker.
  */
-export function leavesRoomToReason({ reasoning }: ParserFamily, prompt: string): boolean {
+export function mayBeginWithReasoning({ reasoning }: ParserFamily, prompt: string): boolean {
   return reasoning !== undefined && !prompt.trimEnd().endsWith(reasoning.close)
 }

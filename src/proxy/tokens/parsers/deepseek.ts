@@ -1,5 +1,5 @@
 /**
- * Tool calls of DeepSeek V3, R1 and V3.1. In V3 and R1:
+ * The families of DeepSeek V3 and R1, and of V3.1. Tool calls in V3 and R1:
  * `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n` + "```json\n{…}\n```" + `<｜tool▁call▁end｜>`; in V3.1:
  * `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. One pair of wrappers encloses all calls.
  * Sources: the models' chat templates; vLLM's `deepseekv3_tool_parser.py` and `deepseekv31_tool_parser.py`.
@@ -25,7 +25,10 @@ export const deepseek = createBlockFamily('deepseek_v3', [SEPARATOR], {
   },
 })
 
-/** The same parser: the two differ only in how tool calls are constrained. */
+/**
+ * The same parser as {@link deepseek}, which reads both formats. The families differ only in how tool calls are
+ * constrained.
+ */
 export const deepseekV31: ParserFamily = { ...deepseek, name: 'deepseek_v31' }
 
 function* readCall(reader: TextReader): GrammarStep<BlockResult> {

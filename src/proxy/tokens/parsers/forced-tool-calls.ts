@@ -1,10 +1,10 @@
 /**
- * Tool calls of an engine that applies a JSON schema: after the optional reasoning, the completion is an array of
- * `{"name": …, "parameters": …}` and nothing else, as in vLLM and SGLang.
+ * Parses tool calls that an engine constrains to a JSON schema: after optional reasoning, the completion is an array of
+ * `{"name": …, "parameters": …}` and contains no other text, as in vLLM and SGLang.
  *
- * Engines apply the schema from the first token or, if they know the model's reasoning markers, after the reasoning. So
- * a prompt that opened reasoning may be followed by either. An engine that cannot apply constraints writes the family's
- * own markup, which is parsed as usual.
+ * Engines apply the schema from the first token or, if their reasoning parser is enabled, after the reasoning.
+ * Therefore a completion may begin with the array even if its prompt opened reasoning. An engine that does not apply
+ * constraints returns the family's own markup, which is parsed as usual.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { readReasoning } from './block-parser.ts'
@@ -13,6 +13,7 @@ import type { OutputToolCall } from './output-delta.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { GrammarStep, TextReader } from './text-reader.ts'
 
+/** Creates the parser of a completion whose tool calls may be constrained. */
 export function createForcedToolCallParser(family: ParserFamily, options: OutputParserOptions): OutputParser {
   const { reasoning, callBegin = [], grammar } = family
   if (grammar === undefined) return family.create(options)
@@ -34,9 +35,9 @@ export function createForcedToolCallParser(family: ParserFamily, options: Output
       reader.putBack(end)
       return yield* readFreely(reader, delta, { ...options, startsInReasoning: true })
     }
-    const behind = yield* readCalls(reader)
-    if (Array.isArray(behind)) return delta.addCalls(behind)
-    reader.putBack(behind)
+    const next = yield* readCalls(reader)
+    if (Array.isArray(next)) return delta.addCalls(next)
+    reader.putBack(next)
     yield* readFreely(reader, delta, { ...options, startsInReasoning: false })
   }
 
@@ -44,7 +45,7 @@ export function createForcedToolCallParser(family: ParserFamily, options: Output
 }
 
 /**
- * Reads tool calls to the end of the text. @returns the tool calls; or the text that was read, if it contains anything
+ * Reads tool calls up to the end of the text. @returns the tool calls; the text that was read if it contains anything
  * else
  */
 function* readCalls(reader: TextReader): GrammarStep<OutputToolCall[] | string> {

@@ -1,8 +1,7 @@
 /**
- * Gemma 4's tool calls:
- * `<|tool_call>call:f{a:<|"|>text<|"|>,n:5,l:[1,<|"|>x<|"|>],m:{k:true}}<tool_call|>`, reasoning in
- * `<|channel>thought\n…<channel|>`. Strings are delimited by a special token, which cannot be escaped; other values have
- * no quotes.
+ * Gemma 4's tool calls: `<|tool_call>call:f{a:<|"|>text<|"|>,n:5,l:[1,<|"|>x<|"|>],m:{k:true}}<tool_call|>`, reasoning
+ * in `<|channel>thought\n…<channel|>`. Strings are delimited by a special token, which cannot be escaped; other values
+ * have no quotes.
  * Sources: the model's chat template; vLLM's `parser/gemma4.py`; SGLang's `gemma4_detector.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
@@ -14,7 +13,7 @@ import type { GrammarStep, TextReader } from './text-reader.ts'
 const QUOTE = '<|"|>'
 const CLOSE = '<tool_call|>'
 const CLOSES = new MarkerSet([CLOSE])
-/** The maximum nesting depth. No tool accepts deeper arguments. */
+/** The maximum nesting depth of arguments, which is beyond that of any tool. */
 const MAX_DEPTH = 100
 
 export const gemma4 = createBlockFamily('gemma4', [QUOTE], {
@@ -27,10 +26,11 @@ function* readCall(reader: TextReader, { tools }: BlockOptions): GrammarStep<Blo
   const head = /^\s*(?:call)?:\s*([\w.-]+)\s*(?=\{)/.exec(text)
   if (head === null) return 'malformed'
   const name = head[1]!
-  const written = new ArgumentsReader(text, head[0].length, readParameterSchemas(name, tools)).whole()
+  const written = new ArgumentsReader(text, head[0].length, readParameterSchemas(name, tools)).readAll()
   return written === undefined ? 'malformed' : [{ name, arguments: written }]
 }
 
+/** Thrown by {@link ArgumentsReader} for text that is not a tool call's arguments. */
 class ArgumentsSyntaxError extends Error {}
 
 /** Converts the arguments of a tool call in Gemma 4's notation to JSON. */
@@ -46,8 +46,8 @@ class ArgumentsReader {
     this.#schemas = schemas
   }
 
-  /** Reads the complete text. @returns JSON; undefined if the text is not one object */
-  whole(): string | undefined {
+  /** Converts the complete text. @returns JSON; undefined if the text is not a single object */
+  readAll(): string | undefined {
     try {
       const json = this.#value('')
       return this.#text.slice(this.#at).trim() === '' ? json : undefined
@@ -102,11 +102,11 @@ class ArgumentsReader {
 
   #bare(key: string): string {
     const text = this.#skip(/[^,}\]]*/y).trim()
-    // The character closes another value.
+    // The next character closes a list or an object, which a missing value must not.
     if (text === '' && key === '') throw new ArgumentsSyntaxError()
     const types = this.#depth === 1 ? getTypes(this.#schemas[key]) : []
     if (types.length > 0) return toJsonValue(text, types)
-    // The template writes null with Python's `str`.
+    // The template formats null with Python's `str`.
     if (text === 'None') return 'null'
     return SCALAR.test(text) ? text : JSON.stringify(text)
   }

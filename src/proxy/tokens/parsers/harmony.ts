@@ -1,7 +1,7 @@
 /**
- * gpt-oss's harmony format: a completion is several messages, each a header, `<|message|>`, and a body. The header's
- * channel distinguishes reasoning (`analysis`) from content (`final`, `commentary`); a recipient makes it a tool call:
- * `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>`.
+ * gpt-oss's harmony format: a completion consists of messages, each of which is a header, `<|message|>`, and a body.
+ * The channel in the header distinguishes reasoning (`analysis`) from content (`final`, `commentary`). A message with a
+ * recipient is a tool call: `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>`.
  * Sources: OpenAI's harmony guide (openai/harmony, `docs/format.md`); SGLang's `harmony_parser.py` and
  * `gpt_oss_detector.py`.
  */
@@ -20,14 +20,15 @@ export const harmony: ParserFamily = {
   name: 'harmony',
   keepTokens: ['<|start|>', '<|channel|>', '<|constrain|>', MESSAGE, '<|end|>', '<|call|>', '<|return|>'],
   create: (options) => new OutputParser(readMessages, options),
-  headerRest: getHeaderRest,
+  getMissingHeader: getHeaderRest,
 }
 
 const CHANNELS = ['final', 'analysis', 'commentary']
 
 /**
- * Returns the missing end of a truncated header. A header without a channel becomes one of `final`. After
- * `<|start|>assistant`, where prompts end, nothing is missing.
+ * Returns the missing end of a truncated header; empty if the completion was not truncated in a header. If the channel
+ * is missing, it is `final`. A completion without tokens is not truncated in a header, because prompts end with
+ * `<|start|>assistant`.
  */
 function getHeaderRest(completion: string): string {
   const opened = completion.slice(
@@ -54,7 +55,7 @@ function* readMessages(
     const { text, marker } = yield* reader.upTo(HEADER_END)
     const header = opening + text
     if (marker === undefined) {
-      // A truncated header is omitted; text without a header is content.
+      // A truncated header is omitted from the output. Text that is no header is content.
       messages.begin('content')
       if (!header.trimStart().startsWith('<|')) messages.show(header)
       return
@@ -63,7 +64,10 @@ function* readMessages(
   }
 }
 
-/** Reads a body. @returns the marker that ended it, if that begins a header; else an empty string */
+/**
+ * Reads the body of a message.
+ * @returns the marker that ended it, if it begins the next header; else an empty string
+ */
 function* readBody(
   reader: TextReader,
   header: string,
@@ -78,14 +82,15 @@ function* readBody(
   } else {
     const { text, marker } = yield* reader.upTo(BODY_ENDS)
     end = marker
-    messages.call(name, text, header)
+    messages.addCall(name, text, header)
   }
   return end === '<|start|>' || end === '<|channel|>' ? end : ''
 }
 
+/** The output to which the messages of a channel belong. */
 type ChannelKind = 'content' | 'reasoning'
 
-/** Joins messages of the same kind with newlines. */
+/** Joins the texts of messages of the same kind with newlines. */
 class MessageJoiner {
   readonly #delta: DeltaBuilder
   readonly #shown: Record<ChannelKind, boolean> = { content: false, reasoning: false }
@@ -110,12 +115,12 @@ class MessageJoiner {
     else this.#delta.addReasoning(shown)
   }
 
-  /** Adds a message to a tool; one that is not a JSON object is content. */
-  call(name: string, body: string, header: string): void {
+  /** Adds a tool call. A body that is not a JSON object is content. */
+  addCall(name: string, body: string, header: string): void {
     const written = body.trim()
     const scanner = new JsonScanner()
     const end = scanner.read(written, 0)
-    if (written.startsWith('{') && scanner.isWhole && end === written.length) {
+    if (written.startsWith('{') && scanner.isComplete && end === written.length) {
       this.#delta.addCalls([{ name, arguments: written }])
     } else {
       this.begin('content')

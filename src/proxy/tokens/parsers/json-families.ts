@@ -72,9 +72,9 @@ export const nemotronJson = createBlockFamily('nemotron_json', [], {
 })
 
 /**
- * Cohere's Command R7B and A:
- * `<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {…}}]<|END_ACTION|>`. Its ids count from 0 in
- * each completion. Sources: the chat template of Command R7B; SGLang's `cohere_command4_detector.py`.
+ * Cohere's Command R7B and A: `<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters":
+ * {…}}]<|END_ACTION|>`. Tool-call ids count from 0 in each completion, so they are not passed to the agent. Sources:
+ * the chat template of Command R7B; SGLang's `cohere_command4_detector.py`.
  */
 export const cohere = createBlockFamily('cohere_command', [], {
   reasoning: { open: '<|START_THINKING|>', close: '<|END_THINKING|>', callEndsIt: true },
@@ -145,9 +145,8 @@ export const solarOpen = createBlockFamily(
 )
 
 /**
- * Kimi K2:
- * `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all calls in one section.
- * `functions.f:0` is the tool call's id, which the template expects in later requests.
+ * Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all calls in one
+ * section. `functions.f:0` is the tool call's id, which the template expects in later requests.
  * Sources: Kimi K2's `tool_call_guidance.md`; vLLM's `kimi_k2_tool_parser.py`.
  */
 export const kimi = createBlockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
@@ -157,7 +156,7 @@ export const kimi = createBlockFamily('kimi_k2', ['<|tool_call_argument_begin|>'
     ['<|tool_call_argument_begin|>'],
     {
       close: '<|tool_call_end|>',
-      takesAnyJson: true,
+      acceptsAnyJson: true,
       wrapper: { open: '<|tool_calls_section_begin|>', close: '<|tool_calls_section_end|>' },
     },
     ([id = '']) => {
@@ -168,7 +167,8 @@ export const kimi = createBlockFamily('kimi_k2', ['<|tool_call_argument_begin|>'
 })
 
 /**
- * Apertus: `<|tools_prefix|>[{"f": {…}}, {"g": {…}}]<|tools_suffix|>`, reasoning in `<|inner_prefix|>…<|inner_suffix|>`.
+ * Apertus: `<|tools_prefix|>[{"f": {…}}, {"g": {…}}]<|tools_suffix|>`, reasoning in
+ * `<|inner_prefix|>…<|inner_suffix|>`.
  * Sources: the chat template of Apertus-8B; SGLang's `apertus2509_detector.py`.
  */
 export const apertus = createBlockFamily('apertus', [], {

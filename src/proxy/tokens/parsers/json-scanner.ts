@@ -1,25 +1,26 @@
 /**
- * Scans one JSON value in a text that is still being written, character by character. It detects at once that a text
- * cannot become JSON, and locates the members of the outermost object: tool arguments must reach the agent with the
- * model's own spacing, key order and numbers, which parsing and serializing would change.
+ * Scans a JSON value character by character in a text that arrives in parts. It fails at the first character that
+ * cannot be part of the value, and locates the members of the outermost object. Tool arguments are passed to the agent
+ * as they were written, because parsing and serializing would change spacing, the order of keys, and numbers.
  * Source: RFC 8259.
  */
 import type { Scanner } from './text-reader.ts'
 
+/** The position in the JSON grammar. */
 type State =
   | 'value'
   | 'first item'
   | 'first key'
   | 'key'
   | 'colon'
-  | 'behind value'
+  | 'after value'
   | 'scalar'
   | 'string'
   | 'escape'
   | 'done'
   | 'failed'
 
-/** The offsets of a member of the outermost object, from the beginning of the value. */
+/** The offsets of a member of the outermost object, relative to the beginning of the value. */
 interface MemberPosition {
   key: number
   keyEnd: number
@@ -34,9 +35,10 @@ const SPACES = ' \t\n\r'
 const ESCAPED = '"\\/bfnrtu'
 const HEX = /[\da-fA-F]/
 
+/** A scanner for one value, which must be an object, an array or a string. */
 export class JsonScanner implements Scanner {
   #state: State = 'value'
-  /** The open containers, outermost first: `{` and `[`. */
+  /** The opening brackets (`{` or `[`) of the open containers, the outermost first. */
   readonly #open: string[] = []
   #isKey = false
   #scalar = ''
@@ -50,7 +52,7 @@ export class JsonScanner implements Scanner {
   }
 
   /** Whether the text that was read is a complete object, array or string. */
-  get isWhole(): boolean {
+  get isComplete(): boolean {
     return this.#state === 'done'
   }
 
@@ -66,7 +68,10 @@ export class JsonScanner implements Scanner {
     return text.length
   }
 
-  /** Returns the members of the object `written`, as key and text of the value; of equal keys, the last one. */
+  /**
+   * Returns the text of each member's value by key; of equal keys, the last one is used.
+   * @param written the text that was read
+   */
   getMembers(written: string): Map<string, string> {
     return new Map(
       this.#members.map(({ key, keyEnd, value, valueEnd }) => [
@@ -126,7 +131,7 @@ export class JsonScanner implements Scanner {
     if (isEmpty) this.#close(char)
     else if (this.#state === 'first key' || this.#state === 'key') this.#beginKey(char)
     else if (this.#state === 'colon') this.#state = char === ':' ? 'value' : 'failed'
-    else if (this.#state === 'behind value') this.#behindValue(char)
+    else if (this.#state === 'after value') this.#afterValue(char)
     else this.#beginValue(char)
   }
 
@@ -154,12 +159,12 @@ export class JsonScanner implements Scanner {
       this.#scalar = char
       this.#state = 'scalar'
     } else {
-      // A scalar alone is not a tool call, and only the end of the text would show that it is complete.
+      // A scalar outside a container is not a tool call, and only the end of the text would show that it is complete.
       this.#state = 'failed'
     }
   }
 
-  #behindValue(char: string): void {
+  #afterValue(char: string): void {
     const container = this.#open.at(-1)
     if (char === ',') this.#state = container === '{' ? 'key' : 'value'
     else if (char === '}' || char === ']') this.#close(char)
@@ -172,7 +177,7 @@ export class JsonScanner implements Scanner {
   }
 
   #endValue(end: number): void {
-    this.#state = this.#open.length === 0 ? 'done' : 'behind value'
+    this.#state = this.#open.length === 0 ? 'done' : 'after value'
     if (this.#open.length === 1 && this.#open[0] === '{') this.#members.at(-1)!.valueEnd = end
   }
 }

@@ -1,10 +1,10 @@
 /**
- * Tool calls written as JSON objects.
+ * Parses tool calls that are written as JSON objects.
  *
- * A closing marker inside a JSON string belongs to the string. If the string turns out to be invalid, the block is
- * `misread` and ends at that marker, and the text after it is read again. That stays linear: only the quotes that ended
- * the misread string can begin a string when the text is read again, and JSON that continues after them is outside of
- * strings where the first reading was inside, so it is invalid at the next marker.
+ * A closing marker inside a JSON string is part of the string. If the string turns out to be invalid, the block is
+ * `misread`: it ends at that marker, and the text after it is read again. The time stays linear: in the second reading,
+ * strings can begin only at the quotes that ended strings in the first one, so text that was inside a string is now
+ * outside. The next marker in it is therefore not in a string, and ends the reading.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import type { BlockResult, Markers, ToolCallSyntax } from './block-parser.ts'
@@ -12,15 +12,16 @@ import { JsonScanner, SCALAR } from './json-scanner.ts'
 import type { OutputToolCall } from './output-delta.ts'
 import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
 
+/** A JSON object as written. */
 interface ObjectText {
   text: string
-  /** The keys and the texts of their values. */
+  /** The texts of the values by key. */
   members: ReadonlyMap<string, string>
 }
 
 /**
- * Reads the JSON object that comes next and skips the space before it. Returns undefined if none comes next.
- * @param begun the beginning of the object, if it was read before
+ * Skips white space and reads a JSON object. Returns undefined if the text does not continue with one.
+ * @param begun the beginning of the object, if it has already been read
  */
 export function* readObject(reader: TextReader, begun = ''): GrammarStep<ObjectText | undefined> {
   if (begun === '') {
@@ -30,34 +31,37 @@ export function* readObject(reader: TextReader, begun = ''): GrammarStep<ObjectT
   const scanner = new JsonScanner()
   scanner.read(begun, 0)
   const text = begun + (yield* reader.scan(scanner))
-  return scanner.isWhole ? { text, members: scanner.getMembers(text) } : undefined
+  return scanner.isComplete ? { text, members: scanner.getMembers(text) } : undefined
 }
 
-/** The keys that a family uses for the parts of a tool call. */
+/** The keys of a tool call in a family's format. */
 export interface ToolCallKeys {
   name: string
-  /** The keys of the arguments; the first one present is used. */
+  /** The possible keys of the arguments; the first one that is present is used. */
   arguments: readonly string[]
   /**
-   * The key of the id. `null`: the model's ids are not passed to the agent, for example because each turn counts from
-   * 0.
+   * The key of the id. `null`: the model's ids are not passed to the agent, for example because they count from 0 in
+   * each turn. Default: `id`.
    */
   id?: string | null
-  /** Converts the JSON of arguments that are not an object. Default: such a tool call is malformed. */
+  /**
+   * Converts the JSON of arguments that are not an object. Returns undefined, as is the default, if the call is
+   * malformed.
+   */
   toArguments?: (json: string) => string | undefined
 }
 
-/** Returns arguments that are not an object as their JSON, like most of vLLM's parsers. */
+/** Returns the JSON of arguments unchanged, as most of vLLM's parsers do for arguments that are not an object. */
 export function keepJson(json: string): string {
   return json
 }
 
-/** Returns a string as its text, which may be JSON that was encoded twice, and other arguments as their JSON. */
+/** Returns the value of a JSON string, because arguments may be encoded twice; returns other JSON unchanged. */
 export function decodeString(json: string): string {
   return parseString(json) ?? json
 }
 
-/** Returns the syntax of an object with a name and an object of arguments between two markers. */
+/** Returns the syntax of one tool call between two markers: an object with a name and arguments. */
 export function createObjectSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
   return {
     opens: [open],
@@ -71,8 +75,8 @@ export function createObjectSyntax(open: string, close: string, keys: ToolCallKe
 }
 
 /**
- * Returns the syntax of an array of such objects between two markers. The closing one is optional: the array has its
- * own end.
+ * Returns the syntax of an array of tool calls, or a single one, between two markers. The closing marker is optional,
+ * because the JSON shows where it ends.
  */
 export function createArraySyntax(
   opens: readonly string[],
@@ -91,14 +95,14 @@ export function createArraySyntax(
   }
 }
 
-/** Returns the syntax of a sequence of such objects between two markers. */
+/** Returns the syntax of a sequence of tool calls without separators, between two markers. */
 export function createSequenceSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
   return {
     opens: [open],
     close,
     *read(reader) {
       const toCall: ToolCallConverter = (members) => readNamedCall(members, keys)
-      return yield* readRow(reader, toCall, function* () {
+      return yield* readObjects(reader, toCall, function* () {
         return !(yield* endsBlock(reader, close))
       })
     },
@@ -106,16 +110,16 @@ export function createSequenceSyntax(open: string, close: string, keys: ToolCall
 }
 
 /**
- * Returns the syntax of tool calls whose id and name precede their JSON, each followed by a marker.
+ * Returns the syntax of tool calls whose name, and possibly id, precede the JSON of their arguments.
  * @param headEnds the markers after the id, if there is one, and after the name
- * @param markers with whether arguments may be JSON of any type
- * @param getHead converts the texts before these markers, if they are not just id and name; returns undefined if they
- *   describe no tool call
+ * @param options the other markers, and whether arguments may be JSON of any type
+ * @param getHead returns id and name for the texts before the markers in `headEnds`, or undefined if they describe no
+ *   tool call; default: the texts are id and name
  */
 export function createHeaderSyntax(
   open: string,
   headEnds: readonly string[],
-  { takesAnyJson = false, ...markers }: { close: string; wrapper?: Markers; takesAnyJson?: boolean },
+  { acceptsAnyJson = false, ...markers }: { close: string; wrapper?: Markers; acceptsAnyJson?: boolean },
   getHead: (heads: readonly string[]) => ToolCallHead | undefined = createBareHead,
 ): ToolCallSyntax {
   const { close } = markers
@@ -132,13 +136,14 @@ export function createHeaderSyntax(
       }
       const head = getHead(heads)
       if (head === undefined) return 'malformed'
-      const reading = yield* (takesAnyJson ? readJsonArguments : readArguments)(reader, head)
+      const reading = yield* (acceptsAnyJson ? readJsonArguments : readArguments)(reader, head)
       if (!Array.isArray(reading)) return reading
       return (yield* endsBlock(reader, close)) ? reading : 'misread'
     },
   }
 }
 
+/** A tool call without arguments. */
 type ToolCallHead = Omit<OutputToolCall, 'arguments'>
 
 function createBareHead(heads: readonly string[]): ToolCallHead {
@@ -146,7 +151,7 @@ function createBareHead(heads: readonly string[]): ToolCallHead {
   return { ...(id && { id }), name }
 }
 
-/** Reads a JSON array of such objects, or a single one. */
+/** Reads a JSON array of tool calls, or a single one. */
 export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): GrammarStep<BlockResult> {
   const toCall: ToolCallConverter = (members) => readNamedCall(members, keys)
   yield* reader.space()
@@ -155,12 +160,12 @@ export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): Grammar
   return object === undefined ? 'misread' : (toCall(object.members) ?? 'malformed')
 }
 
-/** Returns the tool call that the members of an object describe; undefined if they describe none. */
+/** Returns the tool calls that the members of an object describe; undefined if they describe none. */
 type ToolCallConverter = (members: ReadonlyMap<string, string>) => OutputToolCall[] | undefined
 
-/** Reads an array's objects after its opening bracket, and the closing bracket. */
-export function* readArray(reader: TextReader, callOf: ToolCallConverter): GrammarStep<BlockResult> {
-  const reading = yield* readRow(reader, callOf, function* () {
+/** Reads the objects of an array, whose opening bracket has been read, and the closing bracket. */
+export function* readArray(reader: TextReader, toCall: ToolCallConverter): GrammarStep<BlockResult> {
+  const reading = yield* readObjects(reader, toCall, function* () {
     yield* reader.space()
     return yield* reader.literal(',')
   })
@@ -168,47 +173,49 @@ export function* readArray(reader: TextReader, callOf: ToolCallConverter): Gramm
 }
 
 /**
- * Reads a series of objects.
- * @param goesOn reads the separator, and returns whether another object follows
+ * Reads one or more objects.
+ * @param hasNext reads the separator, and returns whether another object follows
  */
-function* readRow(
+function* readObjects(
   reader: TextReader,
-  callOf: ToolCallConverter,
-  goesOn: () => GrammarStep<boolean>,
+  toCall: ToolCallConverter,
+  hasNext: () => GrammarStep<boolean>,
 ): GrammarStep<BlockResult> {
   const calls: OutputToolCall[] = []
   let isCalls = true
   do {
     const object = yield* readObject(reader)
     if (object === undefined) return 'misread'
-    const call = callOf(object.members)
+    const call = toCall(object.members)
     if (call === undefined) isCalls = false
     else calls.push(...call)
-  } while (yield* goesOn())
+  } while (yield* hasNext())
   return isCalls ? calls : 'malformed'
 }
 
-/** Reads the arguments of a tool call whose name is outside the JSON. */
+/** Reads the arguments of a tool call, an object. */
 export function* readArguments(reader: TextReader, call: ToolCallHead): GrammarStep<BlockResult> {
   const object = yield* readObject(reader)
   if (object === undefined) return 'misread'
   return call.name === '' ? 'malformed' : [{ ...call, arguments: object.text }]
 }
 
-/** Reads arguments of any JSON type, as vLLM does, in a block whose closing marker confirms the tool call. */
+/**
+ * Reads the arguments of a tool call, of any JSON type, as vLLM does. Only for blocks that end with a closing marker.
+ */
 export function* readJsonArguments(reader: TextReader, call: ToolCallHead): GrammarStep<BlockResult> {
   const json = yield* readJson(reader)
   if (json === undefined) return 'misread'
   return call.name === '' ? 'malformed' : [{ ...call, arguments: json }]
 }
 
-/** Reads the JSON value that comes next and skips the space before it. Returns undefined if none comes next. */
+/** Skips white space and reads a JSON value. Returns undefined if the text does not continue with one. */
 function* readJson(reader: TextReader): GrammarStep<string | undefined> {
   yield* reader.space()
   if (startsJson(yield* reader.peek())) {
     const scanner = new JsonScanner()
     const text = yield* reader.scan(scanner)
-    return scanner.isWhole ? text : undefined
+    return scanner.isComplete ? text : undefined
   }
   const scalar = yield* reader.scan(new RunScanner(/[-+.\w]*/y))
   return SCALAR.test(scalar) ? scalar : undefined
@@ -219,12 +226,16 @@ export function startsJson(character: string): boolean {
   return character !== '' && '{["'.includes(character)
 }
 
-/** Returns whether the block ends here: with its marker, or with the text, which may lack the marker. */
+/**
+ * Skips white space and reads the end of a block: its closing marker, or the end of the text.
+ * @returns whether it is there
+ */
 export function* endsBlock(reader: TextReader, close: string): GrammarStep<boolean> {
   yield* reader.space()
   return (yield* reader.literal(close)) || (yield* reader.atEnd())
 }
 
+/** Converts the members of an object to a tool call; undefined if they describe none. */
 export function readNamedCall(
   members: ReadonlyMap<string, string>,
   keys: ToolCallKeys,

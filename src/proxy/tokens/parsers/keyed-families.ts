@@ -1,4 +1,4 @@
-/** The families that write each parameter of a tool call as two elements, one with the name and one with the value. */
+/** The families that write each parameter of a tool call as two elements: one with its name and one with its value. */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import {
   type BlockOptions,
@@ -26,6 +26,7 @@ export const glm = createKeyedFamily('glm45', '')
 export const hunyuan = createHunyuanFamily('hy_v3', '')
 export const hunyuanOpenSource = createHunyuanFamily('hy_v3_opensource', ':opensource')
 
+/** Matches a marker with a suffix, and captures the suffix. */
 const SUFFIXED_MARKER = /^<(?:think|tool_calls|tool_call|arg_key|arg_value)(:[^\s>]+)>$/
 
 /** Hunyuan 4 with plain markers; see {@link createHunyuan4Family}. */
@@ -33,7 +34,7 @@ export const hunyuan4 = createHunyuan4Family([])
 
 /**
  * Creates the family of Hunyuan 4: `<tool_calls><tool_call>f<arg_key>a</arg_key><arg_value>value</arg_value>` and so on.
- * Each checkpoint adds a suffix of its own to the markers, such as `<tool_call:6124c78e>`.
+ * Each checkpoint adds another suffix to the markers, such as `<tool_call:6124c78e>`.
  * Source: vLLM's `hy_v4_tool_parser.py` and `hy_v4_reasoning_parser.py`.
  * @param addedTokens the added tokens of the checkpoint's tokenizer, which contain the markers
  */
@@ -49,16 +50,17 @@ function createHunyuanFamily(name: string, suffix: string): ParserFamily {
   return createKeyedFamily(name, suffix, { nameEnd: `<tool_sep${suffix}>`, wrapper })
 }
 
+/** The properties in which the families differ besides their suffix. */
 interface FamilyMarkup {
-  /** A marker after the function's name. */
+  /** An optional marker after the function's name. Default: none. */
   nameEnd?: string
-  /** The markers around all tool calls. */
+  /** The markers around all tool calls. Default: none. */
   wrapper?: Markers
-  /** Whether a tool call that begins in the reasoning ends it. Default: yes. */
+  /** Whether a tool call that begins inside reasoning ends it. Default: yes. */
   callEndsReasoning?: boolean
 }
 
-/** Creates the family for a suffix of the markers. */
+/** Creates a family. @param suffix the suffix of the markers' names */
 function createKeyedFamily(
   name: string,
   suffix: string,
@@ -109,7 +111,7 @@ function createKeyedSyntax({
       written.push({ name: keyText.trim(), text })
       yield* reader.space()
     }
-    // A truncated call is not a tool call: its name may be incomplete, and another parameter may be missing.
+    // A truncated call is text, because its name may be incomplete, or another parameter may be missing.
     const isComplete = yield* reader.literal(call.close)
     return isComplete ? [{ name, arguments: toJsonArguments(name, written, tools) }] : 'malformed'
   }

@@ -9,7 +9,7 @@ import { readPythonCalls } from './python-tool-calls.ts'
 import { type GrammarStep, TextReader } from './text-reader.ts'
 
 const CLOSE = '<|tool_call_end|>'
-/** A special token, which no string contains. */
+/** The set of the closing marker. It is a special token, so no string in a call contains it. */
 const END = new MarkerSet([CLOSE])
 
 export const lfm2 = createBlockFamily('lfm2', [], {

@@ -35,7 +35,7 @@ function* readCompletion(
   yield* reader.upTo(NO_MARKERS, (text) => delta.addContent(text))
 }
 
-/** Reads tool calls. Returns undefined unless the complete text consists of tool calls. */
+/** Reads tool calls. Returns undefined if the text contains anything else. */
 function* readCalls(reader: TextReader): GrammarStep<OutputToolCall[] | undefined> {
   yield* reader.space()
   const isTagged = yield* reader.literal(PYTHON_TAG)
@@ -57,8 +57,8 @@ function* readCalls(reader: TextReader): GrammarStep<OutputToolCall[] | undefine
 }
 
 /**
- * Reads an object up to its first key. A response in JSON is streamed as soon as it cannot be a tool call.
- * @returns undefined if the text is not a tool call's beginning
+ * Reads an object up to its first key, so that a response in JSON can be streamed as soon as it cannot be a tool call.
+ * @returns the text; undefined if it cannot be the beginning of a tool call
  */
 function* readFirstKey(reader: TextReader): GrammarStep<string | undefined> {
   if (!(yield* reader.literal('{'))) return undefined

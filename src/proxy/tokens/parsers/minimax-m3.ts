@@ -36,13 +36,15 @@ function* readCall(reader: TextReader, { tools }: BlockOptions): GrammarStep<Blo
   return [{ name, arguments: toJsonObject(elements, { properties }) }]
 }
 
+/** An XML element. */
 interface Element {
   name: string
+  /** The text outside of its children. */
   text: string
   children: Element[]
 }
 
-/** Parses elements. Returns undefined unless the text consists of elements and white space. */
+/** Parses elements. Returns undefined if the text contains anything but elements and white space. */
 function parseElements(text: string): Element[] | undefined {
   const root: Element = { name: '', text: '', children: [] }
   const open = [root]
@@ -50,7 +52,7 @@ function parseElements(text: string): Element[] | undefined {
   root.text = before
   for (const tag of tags) {
     const parts = /^<(\/?)([^<>]*)>([\s\S]*)$/.exec(tag)
-    const [, slash, name = '', behind = ''] = parts ?? []
+    const [, slash, name = '', textAfter = ''] = parts ?? []
     if (name.trim() === '') return undefined
     if (slash === '') {
       const element = { name, text: '', children: [] }
@@ -59,7 +61,7 @@ function parseElements(text: string): Element[] | undefined {
     } else if (open.length === 1 || open.pop()!.name !== name) {
       return undefined
     }
-    open.at(-1)!.text += behind
+    open.at(-1)!.text += textAfter
   }
   return open.length === 1 && root.text.trim() === '' ? root.children : undefined
 }
@@ -73,7 +75,8 @@ function toJson({ text, children }: Element, schema: unknown): string {
     if (isEmpty) return container.kind === 'array' ? '[]' : '{}'
     return toJsonValue(text, types)
   }
-  // Without a schema it is a list if the template would have written one, as in SGLang.
+  // Without a schema, an element whose children are all named `item` is a list, as the template writes it and SGLang
+  // reads it.
   const areItems = children.every(({ name }) => name === 'item')
   if (container?.kind === 'array' || (areItems && getTypes(schema).length === 0)) {
     return `[${children.map((child) => toJson(child, container?.schema.items)).join(', ')}]`
@@ -81,7 +84,7 @@ function toJson({ text, children }: Element, schema: unknown): string {
   return toJsonObject(addTextBeside(text, children), container?.schema ?? {})
 }
 
-/** Adds the text between elements as an element with an unused name, as in vLLM. */
+/** Adds the text between elements as another element with an unused name, as vLLM does. */
 function addTextBeside(text: string, children: Element[]): Element[] {
   if (text.trim() === '') return children
   let name = '$text'
@@ -89,7 +92,7 @@ function addTextBeside(text: string, children: Element[]): Element[] {
   return [...children, { name, text, children: [] }]
 }
 
-/** Returns elements as a JSON object. Several elements with one name become a list. */
+/** Converts elements to a JSON object. Several elements with the same name become a list. */
 function toJsonObject(
   elements: readonly Element[],
   { properties = {}, additionalProperties }: ArgumentSchema,

@@ -1,6 +1,6 @@
 /**
- * Mistral's tool calls: `[TOOL_CALLS][{"name": "f", "arguments": {…}}]`; since tokenizer version 11
- * `[TOOL_CALLS]f{…}`, since 13 `[TOOL_CALLS]f[CALL_ID]id[ARGS]{…}`. A call ends with its JSON.
+ * Mistral's tool calls: `[TOOL_CALLS][{"name": "f", "arguments": {…}}]`; since tokenizer version 11 `[TOOL_CALLS]f{…}`,
+ * since 13 `[TOOL_CALLS]f[CALL_ID]id[ARGS]{…}`. There is no closing marker: a call ends with its JSON.
  * Sources: mistral-common's tokenizers; vLLM's `parser/mistral.py`.
  */
 import { randomBytes } from 'node:crypto'
@@ -30,18 +30,18 @@ function* readCalls(reader: TextReader): GrammarStep<BlockResult> {
   const name = yield* reader.scan(new RunScanner(/[\w.-]*/y))
   if (name === '') {
     const reading = yield* readNamedCalls(reader, KEYS)
-    return Array.isArray(reading) ? reading.map(withGoodId) : reading
+    return Array.isArray(reading) ? reading.map(withoutInvalidId) : reading
   }
   const id = (yield* reader.literal('[CALL_ID]')) ? yield* reader.scan(new RunScanner(/\w*/y)) : ''
   yield* reader.literal('[ARGS]')
-  return yield* readArguments(reader, withGoodId({ name, id }))
+  return yield* readArguments(reader, withoutInvalidId({ name, id }))
 }
 
 /**
- * Removes an invalid id, as if the model had written none: Mistral's templates reject ids that are not nine letters and
- * digits.
+ * Removes an id that does not consist of nine letters and digits, because Mistral's templates reject it. A random id
+ * replaces it.
  */
-function withGoodId<Call extends { id?: string }>({ id, ...call }: Call) {
+function withoutInvalidId<Call extends { id?: string }>({ id, ...call }: Call) {
   return { ...call, ...(id !== undefined && /^[0-9A-Za-z]{9}$/.test(id) && { id }) }
 }
 

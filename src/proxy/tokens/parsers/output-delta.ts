@@ -1,29 +1,31 @@
-/** The output that a parser collects until its caller takes it. */
+/** The output of a parser: the content, reasoning and tool calls of a part of a completion. */
 import { randomBytes } from 'node:crypto'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 
+/** The output for a part of a completion. */
 export interface OutputDelta {
   content?: string
   reasoning?: string
-  /** Tool calls are complete: only the end of a call shows whether it is well-formed. */
+  /** Complete tool calls, because only the end of a call shows whether it is well-formed. */
   toolCalls?: ToolCallDelta[]
 }
 
-/** A tool call as written in a family's markup. */
+/** A tool call in a completion. */
 export interface OutputToolCall {
-  /** The id, if the model writes one. */
+  /** The id, if the model has written one. */
   id?: string
   name: string
-  /** JSON text. */
+  /** The arguments as JSON. */
   arguments: string
 }
 
+/** Collects output until `take` returns it. */
 export class DeltaBuilder {
   readonly #makeToolCallId: () => string
   #delta: OutputDelta = {}
   #callCount = 0
 
-  /** @param makeToolCallId creates the id of a tool call to which the model gives none */
+  /** @param makeToolCallId creates the id of a tool call for which the model has written none */
   constructor(makeToolCallId = createToolCallId) {
     this.#makeToolCallId = makeToolCallId
   }
@@ -50,6 +52,7 @@ export class DeltaBuilder {
     if (toolCalls !== undefined) this.#delta.toolCalls = [...(this.#delta.toolCalls ?? []), ...toolCalls]
   }
 
+  /** Returns the output that was added since the last call. */
   take(): OutputDelta {
     const delta = this.#delta
     this.#delta = {}

@@ -1,35 +1,38 @@
 /**
- * Output parsers convert the text that a model writes into content, reasoning and tool calls. Parsing a complete
- * response is `push(text)` and `finish()`, so streamed and complete responses cannot differ: the merged result does not
- * depend on how the text is split. The work is linear in the length of the text.
+ * Output parsers convert the text of a completion to content, reasoning and tool calls. A complete response is parsed
+ * with the same `push(text)` and `finish()` as a stream, and the merged result does not depend on how the text is
+ * split. The time is linear in the length of the text.
  */
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { DeltaBuilder, type OutputDelta } from './output-delta.ts'
 import { type GrammarStep, TextReader } from './text-reader.ts'
 
+/** The properties of a request on which parsing its completion depends. */
 export interface OutputParserOptions {
   /** The request's tools. Tool calls are parsed only if there are any, as in vLLM. */
   tools?: readonly Tool[] | null | undefined
   /** Whether the prompt ended inside a reasoning block that its template opened. Default: false. */
   startsInReasoning?: boolean
-  /** Creates the id of a tool call to which the model gives none. Default: random. */
+  /** Creates the id of a tool call for which the model has written none. Default: random ids. */
   makeToolCallId?: () => string
 }
 
-/** The models that write the same markup. */
+/** A family of models that write the same markup, and its parser. */
 export interface ParserFamily {
   readonly name: string
-  /** Special tokens of the markup, which must be present in the text that is pushed. */
+  /** The special tokens of the markup, which the decoder must not omit from the text. */
   readonly keepTokens: readonly string[]
-  /** The markers around reasoning; a template may write the first one at the end of the prompt. */
+  /** The markers around reasoning. A template may write the opening one at the end of the prompt. */
   readonly reasoning?: { open: string; close: string } | undefined
-  /** The opening markers that end reasoning: those of a tool call that begins in it. Absent: none does. */
+  /** The opening markers of tool calls that end reasoning. Default: none. */
   readonly callBegin?: readonly string[]
-  /** Returns the missing end of the header in which a completion was truncated; empty if it was truncated elsewhere. */
-  readonly headerRest?: ((completion: string) => string) | undefined
   /**
-   * The grammar for text that may lack headers. Absent if every text must follow a header, because the output of an
-   * engine that is constrained to JSON could not be parsed.
+   * Returns the missing end of the header in which a completion was truncated; empty if it was not truncated in one.
+   */
+  readonly getMissingHeader?: ((completion: string) => string) | undefined
+  /**
+   * The grammar, with which `forced-tool-calls.ts` parses output that an engine may have constrained to JSON. Absent
+   * for families in which every text follows a header, because constrained output has none.
    */
   readonly grammar?: Grammar
   create(options: OutputParserOptions): OutputParser
@@ -54,7 +57,7 @@ export class OutputParser {
   }
 
   /**
-   * Returns the output that `text` completes. Text that may still become markup is buffered until it is unambiguous.
+   * Adds text, and returns the output that is complete with it. Text that may still become markup is buffered.
    */
   push(text: string): OutputDelta {
     this.#reader.push(text)
@@ -63,7 +66,7 @@ export class OutputParser {
   }
 
   /**
-   * Returns the buffered output: markup that was never closed is returned as text. It must be called once, at the end.
+   * Ends the text, and returns the buffered output. Markup that was not closed is returned as text.
    */
   finish(): OutputDelta {
     this.#reader.end()

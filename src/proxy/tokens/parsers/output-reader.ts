@@ -1,15 +1,16 @@
-/** The interface for reading a completion as it arrives, on this thread or on another. */
+/** The interface for parsing a completion as it arrives, on this thread or on another one. */
 
 import type { OutputDelta } from './output-delta.ts'
 import type { OutputParser } from './output-parser.ts'
 
+/** Parses one completion. */
 export interface OutputReader {
   /**
-   * Returns the output that each of the texts completes.
-   * @param isEnd no more text will come; buffered output is returned as one more delta
+   * Adds texts, and returns the output that is complete with each of them.
+   * @param isEnd whether the completion has ended; buffered output is then returned as one more delta
    */
   read(texts: readonly string[], isEnd: boolean): readonly OutputDelta[] | Promise<readonly OutputDelta[]>
-  /** Releases the reader, because the agent or the engine has disconnected. */
+  /** Releases the reader of a completion that will not end, because the agent or the engine has disconnected. */
   close(): void
 }
 

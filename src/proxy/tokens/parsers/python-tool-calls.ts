@@ -1,25 +1,28 @@
 /**
- * Tool calls written as Python: `[f(a=1, b="x"), g(c={'k': True})]`.
+ * Parses tool calls that are written as Python: `[f(a=1, b="x"), g(c={'k': True})]`.
  *
- * Templates that teach this write strings between quotes without escaping their contents. So a quote ends a string only
- * where Python's syntax can continue after it; SGLang's `lfm2_detector.py` does the same.
+ * Templates with this format write strings between quotes without escaping their contents. Therefore a quote ends a
+ * string only if Python's syntax permits the text after it, as in SGLang's `lfm2_detector.py`.
  */
 import { SCALAR } from './json-scanner.ts'
 import type { OutputToolCall } from './output-delta.ts'
 
 /** Parses a list of calls with named arguments. Returns undefined if the text is anything else. */
 export function readPythonCalls(text: string): OutputToolCall[] | undefined {
-  return readUnlessNotPython(() => new PythonReader(text).calls())
+  return readUnlessNotPython(() => new PythonReader(text).readCalls())
 }
 
-/** Parses calls that are separated by lines or commas, without brackets around them. Returns undefined for other text. */
+/**
+ * Parses calls that are separated by newlines or commas, without brackets around them. Returns undefined for other
+ * text.
+ */
 export function readPythonCallLines(text: string): OutputToolCall[] | undefined {
-  return readUnlessNotPython(() => new PythonReader(text.trim()).callLines())
+  return readUnlessNotPython(() => new PythonReader(text.trim()).readCallLines())
 }
 
-/** Returns a list, an object or another literal as JSON; undefined if the text is none. */
+/** Converts a Python literal to JSON. Returns undefined for other text. */
 export function readPythonValue(text: string): string | undefined {
-  return readUnlessNotPython(() => new PythonReader(text).value())
+  return readUnlessNotPython(() => new PythonReader(text).readValue())
 }
 
 function readUnlessNotPython<T>(read: () => T): T | undefined {
@@ -31,17 +34,18 @@ function readUnlessNotPython<T>(read: () => T): T | undefined {
   }
 }
 
+/** Thrown by {@link PythonReader} for text that is not in the expected format. */
 class NotPythonError extends Error {}
 
-/** The maximum nesting depth. No tool accepts deeper arguments. */
+/** The maximum nesting depth of arguments, which is beyond that of any tool. */
 const MAX_DEPTH = 100
 const SPACE = /\s*/y
 const NAME = /[\p{L}_][\p{L}\p{N}_.-]*/uy
 const ARGUMENT_NAME = /[\p{L}_][\p{L}\p{N}_]*/uy
 const NUMBER = /[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?/y
-/** Matches an escape sequence of a character by its number. */
+/** Matches an escape sequence with the number of a character. */
 const NUMBERED = /\\(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|U(00[01][\da-fA-F]{5}))/y
-/** Matches a quote and the text that may follow the end of a string. */
+/** Matches a quote that ends a string, judging by the text after it. */
 const QUOTE_END = /(['"])\s*(?=[,)\]}:]|$)/y
 const CONSTANTS: Readonly<Record<string, string>> = {
   True: 'true',
@@ -64,6 +68,7 @@ const ESCAPES: Readonly<Record<string, string>> = {
   '"': '"',
 }
 
+/** A parser for a complete text. Its methods return tool calls or JSON. */
 class PythonReader {
   readonly #text: string
   #at = 0
@@ -73,7 +78,7 @@ class PythonReader {
     this.#text = text
   }
 
-  calls(): OutputToolCall[] {
+  readCalls(): OutputToolCall[] {
     const calls: OutputToolCall[] = []
     this.#expect('[')
     do calls.push(this.#call())
@@ -83,7 +88,7 @@ class PythonReader {
     return calls
   }
 
-  callLines(): OutputToolCall[] {
+  readCallLines(): OutputToolCall[] {
     const calls: OutputToolCall[] = []
     while (this.#at < this.#text.length) {
       calls.push(this.#call())
@@ -93,7 +98,7 @@ class PythonReader {
     return calls
   }
 
-  value(): string {
+  readValue(): string {
     const json = this.#value()
     this.#end()
     return json
@@ -211,7 +216,7 @@ class PythonReader {
   }
 }
 
-/** Converts a Python number to JSON, which differs only in underscores, leading signs and points. */
+/** Converts a Python number to JSON, which does not permit underscores, a leading plus sign or a leading point. */
 function convertPythonNumber(written: string): string {
   const plain = written
     .replaceAll('_', '')

@@ -1,6 +1,6 @@
 /**
- * The families that write tool calls as Python, without special tokens around them: a list is the complete output, and
- * only its end distinguishes it from a response that begins with a bracket.
+ * The families that write tool calls as Python. In most of them, a list of calls is the complete output, and only its
+ * end distinguishes it from a response that begins with a bracket.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockResult, createBlockFamily, THINK } from './block-parser.ts'
@@ -62,7 +62,7 @@ function* readCompletion(
   yield* reader.upTo(NO_MARKERS, (text) => delta.addContent(text))
 }
 
-/** Reads tool calls. Returns undefined unless the complete text is a list of them. */
+/** Reads a list of tool calls. Returns undefined if the text contains anything else. */
 function* readList(reader: TextReader, opens: readonly string[]): GrammarStep<OutputToolCall[] | undefined> {
   yield* reader.space()
   yield* reader.oneOf(opens)
@@ -70,11 +70,11 @@ function* readList(reader: TextReader, opens: readonly string[]): GrammarStep<Ou
   if (!(yield* reader.literal('['))) return undefined
   const space = yield* reader.space()
   const name = yield* reader.scan(new RunScanner(/[\p{L}\p{N}_.-]*/uy))
-  const spaceBehind = yield* reader.space()
-  // Other text, such as Markdown or a list of numbers, is streamed as soon as it cannot be a call.
+  const spaceAfter = yield* reader.space()
+  // Other text, such as Markdown or a list of numbers, can be streamed as soon as it cannot be a call.
   if (name === '' || !(yield* reader.literal('('))) return undefined
   const { text } = yield* reader.upTo(opens.length === 0 ? NO_MARKERS : ENDS)
   yield* reader.space()
   if (!(yield* reader.atEnd())) return undefined
-  return readPythonCalls(`[${space}${name}${spaceBehind}(${text}`)
+  return readPythonCalls(`[${space}${name}${spaceAfter}(${text}`)
 }

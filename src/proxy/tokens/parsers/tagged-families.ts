@@ -1,4 +1,4 @@
-/** The families that write each parameter of a tool call as an element that contains plain text. */
+/** The families that write each parameter of a tool call as an element with plain text. */
 import { createBlockFamily, type Markers, THINK, THINK_OR_CALL } from './block-parser.ts'
 import { createInvokeTags, createTaggedSyntax } from './tagged-tool-calls.ts'
 
@@ -12,8 +12,8 @@ const FUNCTION_TAGS = {
 
 /**
  * Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5:
- * `<tool_call>\n<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>\n</tool_call>`.
- * The model sometimes omits `<tool_call>`, so `<function=…>` delimits the call.
+ * `<tool_call>\n<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>\n</tool_call>`. Models sometimes omit
+ * `<tool_call>`, so `<function=…>` delimits the call.
  * Sources: the models' chat templates; vLLM's `parser/qwen3.py`; SGLang's `qwen3_coder_detector.py`.
  */
 export const qwen3Coder = createBlockFamily('qwen3_coder', [], {
@@ -22,7 +22,7 @@ export const qwen3Coder = createBlockFamily('qwen3_coder', [], {
 })
 
 /**
- * MiMo V2: the same, with values on the line of their tags: `<parameter=a>value</parameter>`.
+ * MiMo V2: Qwen3-Coder's tags, with each value on the line of its tags: `<parameter=a>value</parameter>`.
  * Sources: vLLM's `parser/mimo.py`; SGLang's `mimo_detector.py`.
  */
 export const mimo = createBlockFamily('mimo', [], {
@@ -59,7 +59,7 @@ export const minimaxM2 = createBlockFamily('minimax_m2', [], {
 })
 
 /**
- * DeepSeek V3.2: the same in DSML's tags, where each parameter declares whether it is a string or JSON:
+ * DeepSeek V3.2: MiniMax M2's elements in DSML's notation. Each parameter declares whether it is a string or JSON:
  * `<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>`.
  * Sources: the model's chat template; SGLang's `deepseekv32_detector.py`.
  */
@@ -69,7 +69,7 @@ export const deepseekV32 = createBlockFamily('deepseek_v32', [], {
 })
 
 /**
- * DeepSeek V4: the same in `tool_calls`, which may begin inside unclosed reasoning.
+ * DeepSeek V4: the format of V3.2 in a `tool_calls` element, which may begin inside unclosed reasoning.
  * Sources: the model's chat template; vLLM's `parser/deepseek_v4.py`; SGLang's `deepseekv4_detector.py`.
  */
 export const deepseekV4 = createBlockFamily('deepseek_v4', [], {
@@ -78,7 +78,8 @@ export const deepseekV4 = createBlockFamily('deepseek_v4', [], {
 })
 
 /**
- * DeepSeek V4.1: the same with a space before the name of each tag: `<｜DSML｜ calls>`, `<｜DSML｜ invoke name="f">`.
+ * DeepSeek V4.1: the format of V4 with a space before the name of each tag: `<｜DSML｜ calls>`, `<｜DSML｜ invoke
+ * name="f">`.
  * Sources: the model's prompt encoder; SGLang's `deepseekv41_detector.py`.
  */
 export const deepseekV41 = createBlockFamily('deepseek_v41', [], {
@@ -152,8 +153,8 @@ export const step3 = createBlockFamily(
 
 /**
  * Kimi K3: `<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="a"
- * type="string"<|sep|>text`
- * `<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>`, content in a separate `response`.
+ * type="string"<|sep|>text` `<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>`, content in a
+ * `response` element.
  * Sources: the model's chat template; SGLang's `kimik3_detector.py` and `kimik3_format.py`.
  */
 export const kimiK3 = createBlockFamily('kimi_k3', ['<|open|>', '<|close|>', '<|sep|>'], {

@@ -1,15 +1,17 @@
 /**
- * Tool calls whose parameters are elements that contain plain text, as in
+ * Parses tool calls whose parameters are elements with plain text, as in
  * `<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>`. Families differ in the form of the tags.
  *
- * A value ends with its closing tag if another parameter or the end of the call follows, so that a value may contain
- * code with such tags. A parameter that begins on a new line ends a preceding one without a closing tag, as in vLLM.
+ * A closing tag ends a value only if another parameter or the end of the call follows it, so that a value may contain
+ * code with such tags. As in vLLM, a parameter that begins on a new line also ends a preceding one that lacks its
+ * closing tag.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import type { BlockOptions, BlockResult, ToolCallSyntax } from './block-parser.ts'
 import { type TextArgument, toJsonArguments } from './text-arguments.ts'
 import type { GrammarStep, TextReader } from './text-reader.ts'
 
+/** The tags of a family. */
 interface TagSyntax {
   /** The beginning of a call, up to its name: `<function=`. */
   call: string
@@ -17,14 +19,16 @@ interface TagSyntax {
   /** The beginning of a parameter, up to its name: `<parameter=`. */
   parameter: string
   parameterClose: string
-  /** The texts that may end a name, and with it the tag, with the value's type, which overrides the tool's schema. */
+  /**
+   * The texts that may end a name and its tag. Each may declare the value's type, which overrides the tool's schema.
+   */
   nameEnds: Readonly<Record<string, Pick<TextArgument, 'type'>>>
   wrapper?: { open: string; close: string }
-  /** Parses the text between a tag's beginning and end, if it contains more than the name. */
+  /** Parses the text between a tag's beginning and end. Default: the text is the name. */
   parseHead?: (text: string) => Pick<TextArgument, 'name' | 'type'>
-  /** Whether newlines around values belong to them, because the template writes none. */
+  /** Whether newlines around values are part of them, because the template adds none. Default: they are removed. */
   keepsNewlines?: true
-  /** Whether a truncated call is not a tool call, because another parameter may be missing. */
+  /** Whether a truncated call is text, because another parameter may be missing. Default: it is a tool call. */
   mustClose?: true
   /** Whether values may be enclosed in `<![CDATA[…]]>`. */
   cdata?: true
@@ -32,7 +36,7 @@ interface TagSyntax {
   untyped?: 'json'
 }
 
-/** Returns the syntax of `<invoke name="f">` and `<parameter name="a">`. @param prefix prefix of the tags' names */
+/** Returns the tags `<invoke name="f">` and `<parameter name="a">`. @param prefix the prefix of the tags' names */
 export function createInvokeTags(prefix: string) {
   return {
     call: `<${prefix}invoke name="`,
@@ -44,10 +48,11 @@ export function createInvokeTags(prefix: string) {
   } as const
 }
 
+/** Returns the syntax of tool calls with these tags. */
 export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
   const { call, callClose, parameter, parameterClose, wrapper } = syntax
   const nameEnds = new MarkerSet([...Object.keys(syntax.nameEnds), '\n'])
-  /** The texts that may follow a parameter. If the call is not closed, the wrapper's closing marker ends it. */
+  /** The texts that may follow a parameter. The wrapper's closing marker ends a call that lacks its closing tag. */
   const followers = [parameter, callClose, ...(wrapper ? [wrapper.close] : [])]
   const valueEnds = new MarkerSet([parameterClose, `\n${parameter}`])
   const earlyValueEnds = new MarkerSet([parameterClose, `\n${parameter}`, callClose])
@@ -70,7 +75,7 @@ export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
     return [{ name, arguments: toJsonArguments(name, written, options.tools, syntax.untyped) }]
   }
 
-  /** Reads a tag's name. @returns the name, empty if there is none, and the type that the tag's end declares */
+  /** Reads a tag's name and end. @returns the name, which is empty if the tag is malformed, and the declared type */
   function* readName(reader: TextReader): GrammarStep<Pick<TextArgument, 'name' | 'type'>> {
     const { text, marker = '\n' } = yield* reader.upTo(nameEnds)
     if (marker === '\n') return { name: '' }
@@ -82,7 +87,7 @@ export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
     return syntax.keepsNewlines ? text : withoutOuterNewlines(text)
   }
 
-  /** Reads a value. @returns the value and the text that follows it; undefined if the value is not closed */
+  /** Reads a value. @returns the value, and the tag that follows it; undefined if the text ended inside the value */
   function* readValue(
     reader: TextReader,
     closesEarly: boolean,
@@ -97,7 +102,7 @@ export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
       const space = yield* reader.space()
       const follower = yield* reader.oneOf(followers)
       if (follower !== undefined) return { text, follower }
-      // The text may end before the call is closed.
+      // The text may end without the call's closing tag.
       if (yield* reader.atEnd()) return { text, follower: syntax.mustClose ? undefined : callClose }
       text += part.marker + space
     }
@@ -108,11 +113,11 @@ export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
 
 function withoutCdata(text: string): string {
   const bare = text.trim()
-  const isInIt = bare.startsWith('<![CDATA[') && bare.endsWith(']]>')
-  return isInIt ? bare.slice('<![CDATA['.length, -']]>'.length) : text
+  const isEnclosed = bare.startsWith('<![CDATA[') && bare.endsWith(']]>')
+  return isEnclosed ? bare.slice('<![CDATA['.length, -']]>'.length) : text
 }
 
-/** Removes a value's first and last newline, which belong to the markup. */
+/** Removes the first and the last newline of a value, which belong to the markup. */
 function withoutOuterNewlines(text: string): string {
   const start = text.startsWith('\n') ? 1 : 0
   return text.slice(start, text.endsWith('\n') ? Math.max(start, text.length - 1) : text.length)

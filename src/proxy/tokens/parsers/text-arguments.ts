@@ -1,11 +1,12 @@
 /**
- * Arguments that a model writes as plain text between tags, without JSON's quotes. The type in the tool's schema
- * determines the meaning of each text: the same `5` is a number or a string.
+ * Converts arguments that a model writes as plain text between tags to JSON. The type in the tool's schema determines
+ * the meaning of a text: `5` may be a number or a string.
  */
 import { parseJson } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { readPythonValue } from './python-tool-calls.ts'
 
+/** An argument as written. */
 export interface TextArgument {
   name: string
   text: string
@@ -13,12 +14,14 @@ export interface TextArgument {
   type?: 'string' | 'json'
 }
 
-/** Returns the arguments as a JSON object; texts that are JSON of a type other than string are not changed. */
+/**
+ * Converts arguments to a JSON object. Texts that are valid JSON of their parameter's type are not changed.
+ * @param untyped the type of a value for which neither the markup nor the tool's schema declares one
+ */
 export function toJsonArguments(
   toolName: string,
   textArguments: readonly TextArgument[],
   tools: readonly Tool[] | null | undefined,
-  /** The type of a value for which the schema declares none. */
   untyped: 'string' | 'json' = 'string',
 ): string {
   const schemas = readParameterSchemas(toolName, tools)
@@ -30,9 +33,10 @@ export function toJsonArguments(
 }
 
 /**
- * Converts a text to the first of the types, from null to string, that it can represent: `5` for an integer or a string
- * is a number. The order is vLLM's (0.33, `coerce_to_schema_type`).
+ * Converts a text to the first of its possible types that it can represent, in the order of this function, which is
+ * vLLM's (0.33, `coerce_to_schema_type`): `5` is a number if its type may be integer or string.
  * @param types the JSON Schema types that the value may have; empty if unknown
+ * @param untyped the type if `types` is empty
  */
 export function toJsonValue(
   text: string,
@@ -49,14 +53,14 @@ export function toJsonValue(
   const mayBeString = types.length === 0 ? untyped === 'string' : types.some((type) => STRING.test(type))
   if (mayBeString) return JSON.stringify(text)
   if (isJson(bare)) return bare
-  // Templates that write values with Python's `str` teach the model to do the same.
+  // Some templates format values with Python's `str`, so the models do so, too.
   return (PYTHON.test(bare) ? readPythonValue(bare) : undefined) ?? JSON.stringify(text)
 }
 
 /** The names that schemas use for strings. */
 const STRING = /^\s*(?:string|str|text|varchar|char|enum)\s*$/i
 
-/** Matches the beginning of a list or an object and the constants, which Python writes differently than JSON. */
+/** Matches Python's constants, and the beginning of a list, tuple or dictionary. */
 const PYTHON = /^(?:[[{(]|(?:True|False|None)$)/
 
 const BOOLEANS = new Map([
@@ -66,7 +70,9 @@ const BOOLEANS = new Map([
   ['0', 'false'],
 ])
 
-/** Converts a number as Python reads it: `+5` and `007` are integers, `.5` is a fraction. */
+/**
+ * Converts a number in Python's or JSON's notation, such as `+5`, `007` and `.5`, to JSON; undefined for other text.
+ */
 function toJsonNumber(text: string, mayBeFraction: boolean): string | undefined {
   const full = /^([+-]?)0*(\d+)$/.exec(text)
   if (full !== null) return `${full[1] === '-' && full[2] !== '0' ? '-' : ''}${full[2]}`
@@ -79,7 +85,7 @@ function isJson(text: string): boolean {
   return parseJson(text) !== undefined
 }
 
-/** A part of a JSON Schema from an agent, which is not validated. */
+/** A part of a JSON Schema from a request, which has not been validated. */
 export interface ArgumentSchema {
   type?: string | string[]
   properties?: Record<string, unknown>
@@ -91,6 +97,7 @@ export interface ArgumentSchema {
   allOf?: unknown[]
 }
 
+/** Returns the schemas of a tool's parameters by name. Empty if the request has no such tool. */
 export function readParameterSchemas(
   toolName: string,
   tools: readonly Tool[] | null | undefined,

@@ -1,23 +1,23 @@
 /**
- * Reads a text that is still being written, once, from front to back. Grammars are generators: they yield when they
- * need text that has not arrived, and continue at the same position when it has.
+ * Reads a text that arrives in parts, once, from beginning to end. Grammars are generators: they yield when they need
+ * text that has not arrived, and continue at the same position when it has.
  *
- * The text is stored in the parts in which it arrived and joined on demand, so that a text that grows by a few
- * characters at a time is not copied for each of them.
+ * The reader stores only unread text, so that text is not copied again when more arrives.
  */
 import { MarkerSearch, type MarkerSet } from '../tokenizer/markers.ts'
 
-/** A part of a grammar, which yields when it needs more text. */
+/** A step of a grammar, which yields when it needs more text. */
 export type GrammarStep<T> = Generator<void, T, void>
 
-/** Reads one value character by character; keeps its position between the parts of a text. */
+/** Reads one value, which may continue in the next part of the text. */
 export interface Scanner {
-  /** Reads `text` from `from`. @returns the index after the value's last character */
+  /** Reads `text` from index `from`. @returns the index after the value's last character */
   read(text: string, from: number): number
   /** Whether the value may continue. */
   readonly isOpen: boolean
 }
 
+/** A reader for a text that arrives in parts. Its generators are the primitives of grammars. */
 export class TextReader {
   #ahead = ''
   #at = 0
@@ -25,17 +25,18 @@ export class TextReader {
   #record = ''
   #isRecording = false
 
+  /** Adds a part of the text. */
   push(text: string): void {
     this.#ahead = this.#at === this.#ahead.length ? text : this.#ahead.slice(this.#at) + text
     this.#at = 0
   }
 
-  /** Declares that no more text will come. */
+  /** Marks the end of the text. */
   end(): void {
     this.#isEnded = true
   }
 
-  /** Restarts recording the text that is read. */
+  /** Starts recording the text that is read, and discards an earlier record. */
   startRecord(): void {
     this.#record = ''
     this.#isRecording = true
@@ -47,7 +48,7 @@ export class TextReader {
     return this.#record
   }
 
-  /** Moves back before `text`, which was read last. */
+  /** Returns to the position before `text`, which must be the text that was read last. */
   putBack(text: string): void {
     if (text.length <= this.#at) {
       this.#at -= text.length
@@ -57,13 +58,13 @@ export class TextReader {
     }
   }
 
-  /** Returns whether the text ends here. */
+  /** Returns whether all text has been read and no more will arrive. */
   *atEnd(): GrammarStep<boolean> {
     while (this.#at === this.#ahead.length && !this.#isEnded) yield
     return this.#at === this.#ahead.length
   }
 
-  /** Returns the next character without reading it; empty at the end. */
+  /** Returns the next character without reading it; an empty string at the end. */
   *peek(): GrammarStep<string> {
     return (yield* this.atEnd()) ? '' : this.#ahead[this.#at]!
   }
@@ -73,7 +74,7 @@ export class TextReader {
     return yield* this.scan(new RunScanner(/\s*/y))
   }
 
-  /** Reads whichever of the literals comes next, if one does. None may be a prefix of another. */
+  /** Reads and returns the literal that comes next, if one of them does. No literal may be a prefix of another one. */
   *oneOf(literals: readonly string[]): GrammarStep<string | undefined> {
     for (;;) {
       const found = literals.find((literal) => this.#ahead.startsWith(literal, this.#at))
@@ -86,14 +87,14 @@ export class TextReader {
     }
   }
 
-  /** Reads `literal` if it comes next. */
+  /** Reads `literal` if it comes next. @returns whether it did */
   *literal(literal: string): GrammarStep<boolean> {
     return (yield* this.oneOf([literal])) !== undefined
   }
 
   /**
-   * Reads up to and including the first of the markers, or to the end.
-   * @param onText receives the text before the marker as it arrives; without it, the text is returned
+   * Reads up to the end of the first marker, or to the end of the text.
+   * @param onText receives the text before the marker as it arrives; by default, the text is returned
    */
   *upTo(markers: MarkerSet, onText?: (text: string) => void): GrammarStep<{ text: string; marker?: string }> {
     const search = new MarkerSearch(markers)
@@ -102,20 +103,20 @@ export class TextReader {
       text += more
     }
     const pass = onText ?? gather
-    for (let searched = this.#at; ; searched = this.#at + search.heldLength) {
+    for (let searched = this.#at; ; searched = this.#at + search.pendingLength) {
       const match = search.read(this.#ahead, searched)
       if (match !== undefined) {
         pass(this.#take(match.end - match.marker.length))
         this.#take(match.end)
         return { text, marker: match.marker }
       }
-      pass(this.#take(this.#isEnded ? this.#ahead.length : this.#ahead.length - search.heldLength))
+      pass(this.#take(this.#isEnded ? this.#ahead.length : this.#ahead.length - search.pendingLength))
       if (this.#isEnded) return { text }
       yield
     }
   }
 
-  /** Reads the text that `scanner` accepts. @returns that text */
+  /** Reads and returns the text that `scanner` accepts. */
   *scan(scanner: Scanner): GrammarStep<string> {
     let text = ''
     while (scanner.isOpen && !(yield* this.atEnd())) {
@@ -136,7 +137,7 @@ export class TextReader {
   }
 }
 
-/** Reads the characters that a sticky expression matches: a possibly empty run of one character class. */
+/** Reads the text that a sticky regular expression matches: a possibly empty run of one character class. */
 export class RunScanner implements Scanner {
   readonly #run: RegExp
   #isOpen = true

@@ -1,26 +1,27 @@
-/** Finds the open header or reasoning block of a truncated completion, by the markup of its family. */
-import { opensReasoning } from './choose-parser.ts'
+/** Finds the open header or reasoning block of a truncated completion from the markup of its family. */
+import { endsWithReasoningOpener } from './choose-parser.ts'
 import type { ParserFamily } from './output-parser.ts'
 
-export interface CutOffState {
-  /** The missing end of its last header; empty if it was not truncated in a header. */
+/** Where a completion was truncated. */
+export interface TruncationState {
+  /** The missing end of the completion's last header; empty if it was not truncated in a header. */
   header: string
-  /** The marker that ends its reasoning; undefined if it was not truncated in reasoning. */
+  /** The marker that must end the reasoning; undefined if the completion was not truncated in reasoning. */
   reasoningClose: string | undefined
-  /** Whether it ended with a line break. */
+  /** Whether the completion, with the end of its header, ends with a newline. */
   endsLine: boolean
 }
 
 /**
- * Returns where a completion was truncated: in a header, in reasoning or in a line. The caller adds the missing text, so
- * that the turn can end as the template ends it.
+ * Determines where a completion was truncated. The caller adds the missing text, so that the turn can end as the
+ * template ends it.
  * @param completion the text of the completion, including special tokens
- * @param head the end of its prompt
+ * @param head the end of the completion's prompt
  */
-export function findCutOffState(family: ParserFamily, completion: string, head: string): CutOffState {
+export function findTruncationState(family: ParserFamily, completion: string, head: string): TruncationState {
   const { reasoning } = family
   const header =
-    family.headerRest?.(completion) ?? (reasoning ? getRestOfOpener(reasoning.open, completion) : '')
+    family.getMissingHeader?.(completion) ?? (reasoning ? getRestOfOpener(reasoning.open, completion) : '')
   const reasons = reasoning !== undefined && isInReasoning(family, completion + header, head)
   return {
     header,
@@ -35,12 +36,12 @@ export function isInReasoning(family: ParserFamily, completion: string, head: st
   const { open, close } = family.reasoning
   if (completion.includes(open) || completion.includes(close))
     return completion.lastIndexOf(open) > completion.lastIndexOf(close)
-  return opensReasoning(family, head)
+  return endsWithReasoningOpener(family, head)
 }
 
 /**
- * Returns the missing end of an opening marker that consists of a token and words (Gemma 4's `<|channel>thought`), if
- * the completion was truncated in the words.
+ * Returns the missing end of an opening marker of reasoning that consists of a token and words (Gemma 4's
+ * `<|channel>thought`), if the completion was truncated in the words; else an empty string.
  */
 function getRestOfOpener(open: string, completion: string): string {
   const token = /^<[^>]+>/.exec(open)?.[0]

@@ -1,7 +1,7 @@
 /**
- * xLAM's tool calls: the complete output is `[{"name": "f", "arguments": {…}}]`, or such an array is in a JSON code block,
- * in `<tool_call>…</tool_call>` or after `[TOOL_CALLS]`. Only the end of the output distinguishes the first form from a
- * response in JSON. Source: vLLM's `xlam_tool_parser.py`.
+ * xLAM's tool calls: the complete output is `[{"name": "f", "arguments": {…}}]`, or such an array is in a JSON code
+ * block, in `<tool_call>…</tool_call>` or after `[TOOL_CALLS]`. Only the end of the output distinguishes the first form
+ * from a response in JSON. Source: vLLM's `xlam_tool_parser.py`.
  */
 import { type BlockResult, type BlockSyntax, createBlockFamily, parseBlocks } from './block-parser.ts'
 import { decodeString, readNamedCalls, type ToolCallKeys } from './json-tool-calls.ts'
@@ -37,9 +37,9 @@ function* readCompletion(
   const isArray = options.tools?.length && (yield* reader.peek()) === '['
   const calls = isArray ? yield* readNamedCalls(reader, KEYS) : 'malformed'
   yield* reader.space()
-  const isWhole = Array.isArray(calls) && (yield* reader.atEnd())
+  const isComplete = Array.isArray(calls) && (yield* reader.atEnd())
   const begun = reader.stopRecord()
-  if (isWhole) return delta.addCalls(calls)
+  if (isComplete) return delta.addCalls(calls)
   reader.putBack(begun)
   yield* readContent(reader, delta, options)
 }

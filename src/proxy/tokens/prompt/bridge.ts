@@ -7,53 +7,58 @@ import type { TokenMatch } from '../tokenizer/added-tokens.ts'
 import type { PromptAddedTokenFinder } from '../tokenizer/segments.ts'
 import { countSharedChars } from './sentinels.ts'
 
-/** The tokens at which a tokenizer splits every text. */
+/** The added tokens, at which a tokenizer splits every text. */
 export interface BoundaryTokens {
-  /** Ids by text. */
+  /** The ids of the added tokens by text. */
   ids: ReadonlyMap<string, number>
   /** Ids that end a completion for the engine. */
   eosIds: ReadonlySet<number>
 }
 
+/** The token that ends an assistant's turn. */
 export interface EndOfTurn {
-  /** The token's id; undefined: the next message's first token takes its place. */
+  /** The token's id; undefined if the first token of the next message ends the turn. */
   id: number | undefined
 }
 
+/** The bridge between a completion, which a sentinel represents, and the new part of a prompt. */
 export interface Bridge {
   /** The text between the sentinel and the new part. */
   text: string
-  /** The special tokens at its end, which a truncated completion lacks, provided that no markup is missing. */
+  /**
+   * The ids that are appended to a truncated completion: special tokens at the end of the text, or an omitted end of
+   * turn.
+   */
   ids: readonly number[]
-  /** The token that the text ends with; undefined: it ends before the next message's first token. */
+  /** The id of the token that ends the turn; undefined if the new part begins with it. */
   endId: number | undefined
 }
 
 /**
  * Finds the token that ends an assistant's turn.
- * @param behinds the texts after an assistant message, with different messages following it
+ * @param texts the texts after an assistant message, each rendered with another following message
  * @param opening the generation prompt
- * @returns undefined if not all texts begin with a special token
+ * @returns undefined if the texts have no special token in common and do not all begin with one
  */
 export function findEndOfTurn(
-  behinds: readonly string[],
+  texts: readonly string[],
   opening: string,
   finder: PromptAddedTokenFinder,
   eosIds: ReadonlySet<number>,
 ): EndOfTurn | undefined {
-  if (behinds.length === 0) return undefined
-  // A token that opens a message does not end the previous one, although it follows each time.
+  if (texts.length === 0) return undefined
+  // A token that opens a message does not end the previous one, although it is part of all texts.
   const opener = findFirstToken(opening, finder)?.id
-  const common = findSharedTokens(behinds, finder).filter(({ id }) => id !== opener)
+  const common = findSharedTokens(texts, finder).filter(({ id }) => id !== opener)
   const end = common.find(({ id }) => eosIds.has(id)) ?? common[0]
   if (end !== undefined) return { id: end.id }
-  return behinds.every((text) => findFirstToken(text, finder) !== undefined) ? { id: undefined } : undefined
+  return texts.every((text) => findFirstToken(text, finder) !== undefined) ? { id: undefined } : undefined
 }
 
 /**
  * Finds the bridge to a new message.
- * @param header the text between the sentinel and the next message's content
- * @param tail the text after the sentinel if nothing follows
+ * @param header the text between the echo's sentinel and the next message's content
+ * @param tail the text after the echo's sentinel if no message follows
  * @returns undefined if there is no special token where the new part could begin
  */
 export function findBridge(
@@ -65,16 +70,16 @@ export function findBridge(
 ): Bridge | undefined {
   const tokens = [...finder.find(header)]
   const shared = countSharedChars(header, tail)
-  // If an opening token ends turns, a token that is written even if nothing follows is not one: Apertus ends tool calls
-  // so.
+  // If opening tokens end turns, a token that is also written without a following message is not an opening token but
+  // an end of turn: Apertus's template ends tool calls with such a token.
   const ends = (token: TokenMatch) =>
     end.id === undefined
       ? eosIds.has(token.id) && token.end <= shared
       : token.id === end.id || eosIds.has(token.id)
   const last = tokens.findIndex(ends)
   if (last !== -1) return bridgeUpTo(header, tokens.slice(0, last + 1), finder)
-  // No token ends this message here, because DeepSeek V3's template omits it after a tool call. The new part begins
-  // where header and tail diverge.
+  // The template omits the end of turn here, as DeepSeek V3's does after a tool call. The new part begins where header
+  // and tail diverge.
   const next = tokens.find((token) => token.end > shared)
   if (end.id !== undefined) {
     const begin = Math.min(shared, next?.begin ?? shared)
@@ -86,8 +91,8 @@ export function findBridge(
 }
 
 /**
- * Returns the bridge that ends with the last token. All tokens can be added if nothing separates them; else only the
- * last.
+ * Returns the bridge that ends with the last of these tokens. All of them are appended to a truncated completion if no
+ * text separates them; otherwise only the last one is.
  */
 function bridgeUpTo(header: string, tokens: readonly TokenMatch[], finder: PromptAddedTokenFinder): Bridge {
   const adjoin = tokens.every(
@@ -107,7 +112,7 @@ function findSharedTokens(texts: readonly string[], finder: PromptAddedTokenFind
   return [...finder.find(texts[0]!)].filter(({ end }) => end <= length)
 }
 
-/** Returns the token that the text begins with. */
+/** Returns the added token at the beginning of a text; undefined if it begins with other text. */
 function findFirstToken(text: string, finder: PromptAddedTokenFinder): TokenMatch | undefined {
   const { value } = finder.find(text).next()
   return value && finder.removeMarks(text.slice(0, value.begin)) === '' ? value : undefined

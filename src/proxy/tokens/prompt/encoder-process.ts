@@ -1,4 +1,4 @@
-/** The confined process that writes prompts by a model's own encoder: starts Python, then runs one job after the other. */
+/** The confined process that renders prompts with a model's own encoder: starts Python, then runs jobs one by one. */
 import { ChatTemplate, type ChatTemplateFiles } from '../templates/chat-template.ts'
 import { confine, openConfinedPort } from '../templates/python/confinement.ts'
 import { PythonTemplates } from '../templates/python/python-templates.ts'
@@ -7,7 +7,7 @@ import type { BoundaryTokens } from './bridge.ts'
 import { PromptEngine } from './prompt-engine.ts'
 import { type PromptJob, type PromptReply, runPromptJob } from './prompt-jobs.ts'
 
-/** The data of `prompt-thread.ts` as JSON. */
+/** A `PromptThreadConfig` with arrays in place of maps and sets, which JSON cannot represent. */
 export interface EncoderProcessConfig {
   template: ChatTemplateFiles
   tokens: { ids: [text: string, id: number][]; eosIds: number[] }
@@ -26,7 +26,7 @@ openConfinedPort<EncoderProcessConfig>(({ template, tokens, pyodideFolder }, por
   )
 })
 
-/** Restores the date, which is a text in JSON. */
+/** Returns the job with its date, which JSON represents as a text, as a `Date`. */
 function withDate(job: PromptJob): PromptJob {
   if (job.kind === 'words' || job.kind === 'roles' || job.options.now === undefined) return job
   return { ...job, options: { ...job.options, now: new Date(job.options.now) } }

@@ -7,11 +7,13 @@ import type { BoundaryTokens } from './bridge.ts'
 import type { NewPartReply, NewPartRequest, PartSpecialization, PromptEngine } from './prompt-engine.ts'
 import type { Beginnings, PromptOptions } from './template-boundaries.ts'
 
+/** The data of the thread or process. */
 export interface PromptThreadConfig {
   template: ChatTemplateFiles
   tokens: BoundaryTokens
 }
 
+/** A call of a method of {@link PromptEngine}. */
 export type PromptJob =
   | { kind: 'words' }
   | { kind: 'roles' }
@@ -26,6 +28,7 @@ export type PromptJob =
     }
   | { kind: 'specializePart'; request: NewPartRequest; options: PromptOptions }
 
+/** The result of a {@link PromptJob}. */
 export type PromptReply =
   | TemplateWords
   | PromptRoles
@@ -36,7 +39,7 @@ export type PromptReply =
   | PartSpecialization
   | undefined
 
-/** Runs a job. @throws see {@link PromptEngine} */
+/** Runs a job. @throws errors of {@link PromptEngine} */
 export function runPromptJob(engine: PromptEngine, job: PromptJob): PromptReply {
   switch (job.kind) {
     case 'words':
@@ -44,11 +47,11 @@ export function runPromptJob(engine: PromptEngine, job: PromptJob): PromptReply 
     case 'roles':
       return engine.roles
     case 'beginnings':
-      return engine.beginnings(job.options)
+      return engine.getBeginnings(job.options)
     case 'render':
       return engine.render(job.messages, job.options)
     case 'newPart':
-      return engine.newPart(job.request, job.options)
+      return engine.renderNewPart(job.request, job.options)
     case 'specialize':
       return engine.specialize(job.messages, job.options, job.paths)
     case 'specializePart':

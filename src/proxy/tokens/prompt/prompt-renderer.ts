@@ -1,6 +1,6 @@
 /**
- * Converts conversations to prompts of token ids: a complete one once, then only the part that each request adds.
- * Recorded ids of a prompt are never tokenized again, so they stay those that the engine received, and the cost of a
+ * Converts conversations to prompts of token ids: a complete prompt for the first turn, then only the part that each
+ * request adds. Recorded ids are never tokenized again, so they stay those that the engine received, and the cost of a
  * turn does not grow with the conversation. If the new part cannot be rendered alone, the renderer rejects it, and the
  * caller renders the complete prompt.
  */
@@ -8,7 +8,7 @@ import { hash } from 'node:crypto'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
-import type { CutOffState } from '../parsers/unfinished.ts'
+import type { TruncationState } from '../parsers/unfinished.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
 import { getMessageText, WordFinder } from '../templates/template-words.ts'
 import { removeMarks } from '../tokenizer/segments.ts'
@@ -21,17 +21,19 @@ import { createTemplateSignature } from './template-signature.ts'
 
 export type { PromptOptions } from './template-boundaries.ts'
 
+/** The properties of a model on which its renderer depends. */
 export interface PromptRendererOptions {
-  /** The template's text: variables that it does not mention have no effect. */
+  /** A text that mentions all variables of the template. Others have no effect and are ignored. */
   source: string
   /** The ids that end a turn for the engine. */
   eosTokenIds?: readonly number[]
-  /** Encodes a text. Default: synchronously. A `TextEncoder` keeps long texts off the event loop. */
+  /** Encodes a text. Default: the tokenizer, which blocks the event loop. */
   encode?: (text: string) => TokenIds | Promise<TokenIds>
-  /** Whether rendered texts are marked segments, which `encode` reads; see `segments.ts`. Default: no. */
+  /** Whether rendered texts consist of marked segments, which `encode` must support; see `segments.ts`. Default: no. */
   hasSegments?: boolean
 }
 
+/** A complete prompt as text and ids. */
 export interface RenderedPrompt {
   text: string
   ids: TokenIds
@@ -44,34 +46,35 @@ export interface ContinuationRequest {
   newMessages: readonly ChatMessage[]
   /** The original JSON of each message, the new ones last. */
   texts?: readonly string[] | undefined
-  /** All messages in their session's conversation, to which cached data is attached. */
+  /** The same messages in their session's conversation, to which cached data is attached. */
   known?: readonly Message[] | undefined
   /** The last sampled id; undefined if none was sampled. */
   lastCompletionId: number | undefined
   /** The open block of a truncated completion. */
-  unfinished?: CutOffState | undefined
+  unfinished?: TruncationState | undefined
 }
 
 /**
- * The continuation of a turn: its prompt and completion without the replaced end, then `bridgeIds`, then `newIds`, form
- * the new prompt.
+ * The continuation of a turn. The new prompt consists of the turn's prompt and completion without the replaced tokens,
+ * `bridgeIds`, and `newIds`.
  */
 export interface Continuation extends JoinPoint {
   /** The text after the completion's end of turn. */
   text: string
 }
 
-/** The cache size: a client that keeps changing its variables must not fill the memory. */
+/** The cache size, which protects the memory from a client that sends other variables with each request. */
 const MAX_KNOWN_VARIABLES = 64
 
+/** Renders and tokenizes the prompts of a model. */
 export class PromptRenderer {
   readonly #service: PromptService
   readonly #tokenizer: Tokenizer
-  /** The template's text. */
+  /** See {@link PromptRendererOptions.source}. */
   readonly source: string
   readonly #eosTokenIds: ReadonlySet<number>
   readonly #encode: (text: string) => TokenIds | Promise<TokenIds>
-  /** Whether special tokens in messages stay text. */
+  /** Whether prompts consist of segments, so that special tokens in messages are text. */
   readonly hasSegments: boolean
   readonly #beginnings = new Map<string, Promise<Beginnings>>()
   #words: Promise<WordFinder> | undefined
@@ -102,8 +105,8 @@ export class PromptRenderer {
   }
 
   /**
-   * Renders the part that new messages add. The cost depends on the new messages, or on the complete conversation if
-   * its signature must be verified or it contains a word that the template searches for.
+   * Renders and tokenizes the part that new messages add. The cost depends only on the new messages, unless the
+   * signature of the conversation must be verified, or the conversation contains a word that the template searches for.
    */
   async renderContinuation(
     request: ContinuationRequest,
@@ -111,7 +114,7 @@ export class PromptRenderer {
   ): Promise<Continuation | TemplateRejection> {
     const { history, newMessages, texts, known } = request
     const all: readonly MessageOrJson[] = texts ?? [...history, ...newMessages]
-    const words = await this.#wordFinder()
+    const words = await this.#getWordFinder()
     const hasWords = history.some((message, index) => words.isIn(message, known?.[index]))
     const partRequest: NewPartRequest = {
       situation: {
@@ -120,15 +123,18 @@ export class PromptRenderer {
       },
       newMessages: all.slice(history.length),
     }
-    const short = this.#selectVariables(options)
+    const variables = this.#selectVariables(options)
     let part: NewPartReply = 'needs_history'
     if (!hasWords)
-      part = await this.#service.newPart(partRequest, { ...short, tools: options.tools ? [] : null })
+      part = await this.#service.renderNewPart(partRequest, {
+        ...variables,
+        tools: options.tools ? [] : null,
+      })
     if (part === 'needs_history') {
       const echo = history.at(-1)!
       const echoText = words.isIn(echo) ? getMessageText(echo) : undefined
       const full = { ...partRequest, history: all.slice(0, history.length - 1), echoText }
-      part = await this.#service.newPart(full, { ...short, tools: options.tools })
+      part = await this.#service.renderNewPart(full, { ...variables, tools: options.tools })
     }
     if (part === 'needs_history') return { refused: 'template_refuses' }
     if ('refused' in part) return part
@@ -140,7 +146,7 @@ export class PromptRenderer {
       this.#tokenizer,
     )
     if ('refused' in joined) return joined
-    const finished = await this.#finish(request.unfinished, short)
+    const finished = await this.#completeBlock(request.unfinished, variables)
     return { ...joined, bridgeIds: [...finished, ...joined.bridgeIds], text: this.#toText(part.text) }
   }
 
@@ -148,21 +154,22 @@ export class PromptRenderer {
     return this.hasSegments ? removeMarks(rendered) : rendered
   }
 
-  /** Returns the tokens that end a truncated completion's open block, as the template ends it. */
-  async #finish(unfinished: CutOffState | undefined, variables: PromptOptions): Promise<TokenIds> {
+  /** Returns the ids that end the open block of a truncated completion, with the template's own text if possible. */
+  async #completeBlock(unfinished: TruncationState | undefined, variables: PromptOptions): Promise<TokenIds> {
     if (unfinished === undefined) return []
     const { header, reasoningClose, endsLine } = unfinished
     if (reasoningClose === undefined) return header === '' ? [] : await this.#encode(header)
     const { endOfReasoning = reasoningClose } = await this.#getBeginnings(getKey(variables), variables)
-    // If the template ends reasoning differently than the parser expects, the parser's marker is used.
+    // The parser's marker is used if the template ends reasoning with other markup.
     const end = this.#toText(endOfReasoning).includes(reasoningClose) ? endOfReasoning : reasoningClose
     return await this.#encode(header + (endsLine ? end.replace(/^\n+/, '') : end))
   }
 
   /**
-   * Returns a key of the variables that change the beginning of a prompt: a request with another key does not extend
-   * the conversation. The key shows only whether there are tools, which the caller compares itself. It excludes the
-   * date: a conversation continues over midnight, with the date that the engine received.
+   * Returns a key of the variables that change the beginning of a prompt. A request with another key does not extend
+   * the conversation. The key depends on whether there are tools, but not on their definitions, which the caller
+   * compares. It does not depend on the date, so that a conversation can continue after midnight with the date that the
+   * engine received.
    */
   async getVariablesKey(options: PromptOptions = {}): Promise<string> {
     const variables = this.#selectVariables(options)
@@ -170,10 +177,10 @@ export class PromptRenderer {
     return options.tools ? withTools : withoutTools
   }
 
-  #wordFinder(): Promise<WordFinder> {
+  #getWordFinder(): Promise<WordFinder> {
     if (this.#words === undefined) {
-      this.#words = this.#service.words().then((words) => new WordFinder(words))
-      // After a failure, the next request queries the thread's replacement.
+      this.#words = this.#service.getWords().then((words) => new WordFinder(words))
+      // After a failure, the next request tries again, because the thread has been replaced.
       this.#words.catch(() => {
         this.#words = undefined
       })
@@ -184,19 +191,19 @@ export class PromptRenderer {
   #getBeginnings(key: string, variables: PromptOptions): Promise<Beginnings> {
     const existing = this.#beginnings.get(key)
     if (existing !== undefined) return existing
-    const found = this.#service.beginnings(variables)
+    const found = this.#service.getBeginnings(variables)
     if (this.#beginnings.size >= MAX_KNOWN_VARIABLES) this.#beginnings.clear()
     this.#beginnings.set(key, found)
     found.catch(() => this.#beginnings.delete(key))
     return found
   }
 
-  /** Returns whether this id ends a turn for the engine. */
+  /** Returns whether the engine ends a completion at this id. */
   endsTurn(id: number | undefined): boolean {
     return this.#getCompletionEnd(id).endedItself
   }
 
-  /** Returns the variables that the template may use, because clients may send any others. */
+  /** Returns only the variables that the template mentions, because clients may send any number of others. */
   #selectVariables({ kwargs, documents, now }: PromptOptions): PromptOptions {
     const templateKwargs = typeof kwargs === 'string' ? (JSON.parse(kwargs) as object) : (kwargs ?? {})
     const mentioned = Object.entries(templateKwargs).filter(([name]) => this.source.includes(name))
@@ -216,27 +223,28 @@ function getKey(variables: PromptOptions): string {
   return hash('sha256', JSON.stringify(variables), 'base64')
 }
 
-/** The ids between recorded ids and the completion to come. */
+/** The ids that follow the recorded ids, up to the next completion. */
 interface JoinPoint {
   /** The number of sampled tokens at the completion's end that the new part replaces. */
   replacedTokens: number
-  /** The ids that the completion lacks: the end of a truncated block, and the end of turn. */
+  /** The ids that complete a truncated completion: the end of an open block, and the end of turn. */
   bridgeIds: number[]
   /** The ids of the template's separator, the new messages and the generation prompt. */
   newIds: TokenIds
 }
 
+/** How a completion ended. */
 interface CompletionEnd {
   /** The last sampled id; undefined if nothing was sampled. */
   lastId: number | undefined
-  /** Whether that id ends a turn for the engine, even if the template uses another one. */
+  /** Whether the model ended the completion with this id, even if the template ends turns with another one. */
   endedItself: boolean
 }
 
 /**
- * Splits new ids into those that the completion lacks and the new part.
- * @param ids the token that ends a turn, if there is one, and the new part, tokenized as one text: the ids do not
- *   depend on the history if the first is a special token
+ * Joins the ids of a new part to a completion.
+ * @param ids the token that ends the turn, if there is one, and the new part, tokenized as one text. Its first token
+ *   must be an added token: then the ids do not depend on the text before it
  */
 export function joinIds(
   ids: TokenIds,
@@ -253,8 +261,8 @@ export function joinIds(
 }
 
 /**
- * Returns the missing end of turn. A completion that the model ended is not ended again, even if it ended with another
- * token (Llama's `<|eom_id|>`).
+ * Returns the ids of the bridge that are missing at the end of a completion. If the model ended the
+ * completion, no ids are missing, even if it used another token than the template (Llama's `<|eom_id|>`).
  */
 function findMissingIds(closingIds: readonly number[], { lastId, endedItself }: CompletionEnd): number[] {
   if (endedItself) return []
@@ -263,8 +271,9 @@ function findMissingIds(closingIds: readonly number[], { lastId, endedItself }: 
 }
 
 /**
- * Joins a completion that may have opened the next message. If it ended with another token (GLM: `<|user|>` before the
- * result of a tool call), the one that opens the next message replaces that token, as the template renders it.
+ * Joins the new part if the token that opens the next message ends turns. If the completion ended with another such
+ * token (GLM: `<|user|>` before the result of a tool call), the new part replaces it, as in the text that the template
+ * renders.
  */
 function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinPoint {
   if (lastId === ids[0]) return { replacedTokens: 0, bridgeIds: [], newIds: ids.slice(1) }

@@ -1,6 +1,6 @@
 /**
- * The thread that renders prompts, seen from the event loop. Templates are third-party programs: one that exceeds its
- * time or memory limit fails the request for which it was rendered, and its thread is replaced.
+ * The event loop's side of the thread or process that renders prompts. Templates are third-party programs: if one
+ * exceeds its time or memory limit, only the request for which it was rendered fails, and the thread is replaced.
  */
 import { startThread } from '../../../base/assets.ts'
 import { ProxyError } from '../../../base/errors.ts'
@@ -15,18 +15,19 @@ import type { NewPartReply, NewPartRequest, PartSpecialization, PromptEngine } f
 import type { PromptJob, PromptReply, PromptThreadConfig } from './prompt-jobs.ts'
 import type { Beginnings, PromptOptions } from './template-boundaries.ts'
 
-/** The interface for rendering prompts, on any thread. */
-export type PromptService = Pick<PromptThread, 'words' | 'beginnings' | 'render' | 'newPart'>
+/** The interface for rendering prompts. */
+export type PromptService = Pick<PromptThread, 'getWords' | 'getBeginnings' | 'render' | 'renderNewPart'>
 
 /** The time limit of a job; the longest real prompts take 0.1 s. */
 const TIME_LIMIT_MS = 10_000
 
-/** Longer conversations take Python tens of milliseconds. */
+/** Longer conversations take tens of milliseconds in Python, so shorter ones precede them. */
 const LONG_MESSAGES = 1_000
 
 const ENTRY_POINT = new URL('./prompt-thread.ts', import.meta.url)
 const CONFINED_ENTRY_POINT = new URL('./encoder-process.ts', import.meta.url)
 
+/** A thread that renders a model's prompts, or a confined process for a model's own encoder. */
 export class PromptThread {
   readonly #thread: PythonThread<PromptJob, PromptReply>
 
@@ -42,7 +43,7 @@ export class PromptThread {
       data: isModelCode ? toJsonData(data) : data,
       limits: { timeLimitMs: TIME_LIMIT_MS, ...limits },
       task: 'renders prompts',
-      createLimitError: (reason) => createRefusalError(source, reason),
+      createLimitError: (reason) => createRenderError(source, reason),
     })
   }
 
@@ -50,28 +51,29 @@ export class PromptThread {
    * Starts the thread before its first job.
    * @throws ProxyError `config_invalid` if the template is not valid, `start_failed` if Python does not start
    */
-  async begin(): Promise<void> {
+  async launch(): Promise<void> {
     try {
-      // A job completes only when the thread is ready.
-      await this.beginnings({})
+      // A job completes only after the template has been compiled.
+      await this.getBeginnings({})
     } catch (error) {
-      // No request has been rendered yet, so the template is at fault.
+      // This job renders no request, so the template is at fault.
       if (!(error instanceof ProxyError) || error.code !== 'invalid_request') throw error
       throw new ProxyError('config_invalid', error.message, { cause: error })
     }
   }
 
   /** Returns the words that the template searches for in messages. */
-  async words(): Promise<TemplateWords> {
+  async getWords(): Promise<TemplateWords> {
     return (await this.#thread.execute({ kind: 'words' })) as TemplateWords
   }
 
   /** Returns the roles that the template renders. */
-  async roles(): Promise<PromptRoles> {
+  async getRoles(): Promise<PromptRoles> {
     return (await this.#thread.execute({ kind: 'roles' })) as PromptRoles
   }
 
-  async beginnings(options: PromptOptions): Promise<Beginnings> {
+  /** See {@link PromptEngine.getBeginnings}. */
+  async getBeginnings(options: PromptOptions): Promise<Beginnings> {
     return (await this.#thread.execute({
       kind: 'beginnings',
       options: serializeOptions(options),
@@ -79,6 +81,7 @@ export class PromptThread {
   }
 
   /**
+   * Renders a complete prompt.
    * @throws ProxyError `invalid_request` if the template rejects these messages, `unsupported` for content that is not
    *   text
    */
@@ -87,7 +90,8 @@ export class PromptThread {
     return (await this.#thread.execute(job, messages.length > LONG_MESSAGES)) as string
   }
 
-  async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
+  /** See {@link PromptEngine.renderNewPart}. */
+  async renderNewPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
     const job = { kind: 'newPart', request, options: serializeOptions(options) } as const
     const count = (request.history?.length ?? 0) + request.newMessages.length
     return (await this.#thread.execute(job, count > LONG_MESSAGES)) as NewPartReply
@@ -117,7 +121,7 @@ export class PromptThread {
   }
 }
 
-/** Converts variables to JSON, because a number's original notation is lost between threads. */
+/** Serializes variables as JSON, because messages to a thread do not preserve a number's original notation. */
 function serializeOptions<Options extends PromptOptions>(options: Options): Options {
   const { kwargs, documents } = options
   return {
@@ -131,6 +135,6 @@ function toJsonData({ template, tokens }: PromptThreadConfig): EncoderProcessCon
   return { template, tokens: { ids: [...tokens.ids], eosIds: [...tokens.eosIds] } }
 }
 
-function createRefusalError(source: string, reason: string): ProxyError {
+function createRenderError(source: string, reason: string): ProxyError {
   return new ProxyError('invalid_request', `${source} cannot be rendered: ${reason}`, { param: 'messages' })
 }

@@ -1,9 +1,9 @@
 /**
- * Renders prompts without the thread that runs the template, or the process that runs the prompt encoder, where these were
- * specialized to the shape of the messages (`templates/specialization.ts`). A specialization is equal to the template by
- * construction; it is compared with it before its first use and for one rendering in {@link RENDERINGS_A_CHECK}, and
- * after a difference none is used again. It saves the round trip to Python: 0.35 to 0.5 of 0.5 to 0.65 CPU ms of a short
- * prompt, and 3 ms of a process.
+ * Renders prompts on the event loop if the template or the prompt encoder was specialized to the shape of the messages
+ * (`templates/specialization.ts`). Specialization and template are equal by construction. Their texts are compared
+ * before the first use of a specialization, and for one of {@link RENDERINGS_PER_CHECK} renderings; after a difference,
+ * no specialization is used again. This saves the round trip to Python: 0.35 to 0.5 of the 0.5 to 0.65 ms of CPU time
+ * of a short prompt, and 3 ms if an encoder's process renders it.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { LruCache } from '../../../base/lru-cache.ts'
@@ -15,46 +15,50 @@ import type { PromptOptions } from './template-boundaries.ts'
 import type { TemplateRejection } from './template-rejection.ts'
 import { getSignatureKey } from './template-signature.ts'
 
-/** The thread that runs the template. */
+/** The interface of the thread that runs the template. */
 export type TemplateService = PromptService & Pick<PromptThread, 'specialize' | 'specializePart'>
 
-/** The part of {@link NewPart} that does not depend on contents. */
-type Bridge = Pick<NewPart, 'closingIds' | 'endId'>
+/** The fields of {@link NewPart} that do not depend on contents. */
+type PartBridge = Pick<NewPart, 'closingIds' | 'endId'>
 
-/** Messages of one shape. */
+/** The cache entry of messages with the same shape. */
 interface ShapeEntry {
-  /** One for each path that the contents took through the template. */
+  /** One specialization for each path that contents have taken through the template. */
   readonly specializations: PartSpecialization[]
-  /** The number of renderings without a specialization since the last one was derived. */
+  /** The number of renderings without a specialization since the last specialization was derived. */
   misses: number
   /** The number of renderings with a specialization. */
   uses: number
+  /** Whether a specialization is being derived. */
   isLearning: boolean
 }
 
-/** The shapes of one situation or, for complete conversations, one set of options. */
+/** The shapes of conversations with the same template signature and options. */
 interface Group {
   readonly shapes: Map<string, ShapeEntry>
-  /** The size of keys and specializations. */
+  /** The total length of keys and serialized specializations. */
   chars: number
 }
 
-const RENDERINGS_A_CHECK = 64
-/** A shape that occurs once is not specialized. */
+const RENDERINGS_PER_CHECK = 64
+/** The number of renderings before a shape is specialized. Many shapes occur only once. */
 const MIN_MISSES = 2
 /** The number of renderings after which a failed specialization is tried again. */
 const MISSES_AFTER_FAILURE = 1_000
+/** The maximum number of specializations of a shape. */
 const MAX_PATHS = 4
+/** The maximum number of shapes in a group. */
 const MAX_SHAPES = 64
-/** The size of all groups. */
+/** The maximum total size of all groups. */
 const MAX_CHARS = 8 * 1024 ** 2
 /** The memory of an entry besides its texts, in characters. */
 const ENTRY_CHARS = 200
-/** Variables and tools of this size are in the key and in the text of a specialization. */
+/** The maximum length of a key, and of tools, which a specialization repeats in its text. */
 const MAX_KEY_CHARS = 8 * 1024
 const TEMPLATE_REJECTION: TemplateRejection = { refused: 'template_refuses' }
-const NO_BRIDGE: Bridge = { closingIds: [], endId: undefined }
+const NO_BRIDGE: PartBridge = { closingIds: [], endId: undefined }
 
+/** A service that renders prompts with specializations, and with the template where there are none. */
 export class PromptSpecializer implements PromptService {
   readonly #service: TemplateService
   readonly #groups = new LruCache<string, Group>(MAX_CHARS, ({ chars }) => chars)
@@ -65,27 +69,27 @@ export class PromptSpecializer implements PromptService {
     this.#service = service
   }
 
-  /** Registers a listener that is called after a difference from the template. */
+  /** Registers a listener that is called when a specialization differs from the template. */
   onFault(listener: () => void): void {
     this.#listeners.push(listener)
   }
 
-  words: PromptService['words'] = () => this.#service.words()
+  getWords: PromptService['getWords'] = () => this.#service.getWords()
 
-  beginnings: PromptService['beginnings'] = (options) => this.#service.beginnings(options)
+  getBeginnings: PromptService['getBeginnings'] = (options) => this.#service.getBeginnings(options)
 
   async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
     const run = () => this.#service.render(messages, options)
     if (this.#isFaulty || options.continueFinalMessage || hasLongTools(options)) return run()
     const split = splitContents(messages)
     if (split === undefined) return run()
-    // No specialization depends on the date.
+    // Templates that write the date are not specialized.
     const key = JSON.stringify({ ...options, now: undefined })
     const entry = this.#getEntry(key, split.key)
     if (entry === undefined) return run()
     const filled = fill(entry, split.contents)
     if (filled !== undefined) {
-      if (entry.uses % RENDERINGS_A_CHECK === 0)
+      if (entry.uses % RENDERINGS_PER_CHECK === 0)
         void this.#compare(filled, async () => ({ ...NO_BRIDGE, text: await run() }))
       return filled.text
     }
@@ -97,9 +101,9 @@ export class PromptSpecializer implements PromptService {
     return text
   }
 
-  async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
+  async renderNewPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
     const { situation, newMessages, history } = request
-    if (this.#isFaulty || situation.hasWords) return this.#service.newPart(request, options)
+    if (this.#isFaulty || situation.hasWords) return this.#service.renderNewPart(request, options)
     const tools = Boolean(options.tools)
     const key = JSON.stringify([getSignatureKey(situation), { ...options, now: undefined, tools }])
     const run = () => this.#runNewPart(key, request, options)
@@ -118,26 +122,26 @@ export class PromptSpecializer implements PromptService {
       return reply
     }
     if (history === undefined) {
-      // The dummy history is verified as often as without a specialization.
+      // The dummy history must be verified as often as without a specialization.
       if (isPowerOfTwo(entry.uses)) return 'needs_history'
-      if (entry.uses % RENDERINGS_A_CHECK === 0) void this.#compare(filled, run)
+      if (entry.uses % RENDERINGS_PER_CHECK === 0) void this.#compare(filled, run)
       return filled
     }
     const reply = await this.#runNewPart(key, { ...request, verifies: true }, options)
-    // A difference is one between the dummy history and this one, for which the reply is right.
+    // If they differ, the dummy history does not represent this history, and the reply is correct.
     if (!isNewPart(reply) || !isSamePart(reply, filled)) this.#groups.delete(key)
     return reply
   }
 
-  /** Renders a new part on the thread. If no dummy history represents the situation, its specializations are deleted. */
+  /** Renders a new part on the thread. Deletes the specializations of a signature that no dummy history represents. */
   async #runNewPart(key: string, request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
-    const reply = await this.#service.newPart(request, options)
+    const reply = await this.#service.renderNewPart(request, options)
     const isRepresented = reply === 'needs_history' || (isNewPart(reply) && !reply.needsHistory)
     if (!isRepresented) this.#groups.delete(key)
     return reply
   }
 
-  /** @returns undefined if a key is too long, or the group has too many shapes */
+  /** Returns the entry of a shape; undefined if the keys are too long, or the group has too many shapes. */
   #getEntry(groupKey: string, shapeKey: string): ShapeEntry | undefined {
     if (groupKey.length + shapeKey.length > MAX_KEY_CHARS) return undefined
     const group = this.#groups.get(groupKey) ?? { shapes: new Map(), chars: groupKey.length }
@@ -155,7 +159,7 @@ export class PromptSpecializer implements PromptService {
     this.#groups.set(key, group)
   }
 
-  /** Specializes the template for a shape. @param expected the template's own text for these contents */
+  /** Specializes the template to a shape after some misses. @param expected the template's text for these contents */
   async #learn(
     key: string,
     entry: ShapeEntry,
@@ -166,7 +170,7 @@ export class PromptSpecializer implements PromptService {
     entry.misses += 1
     if (entry.isLearning || entry.misses < MIN_MISSES || entry.specializations.length >= MAX_PATHS) return
     entry.isLearning = true
-    // A busy or closed thread does not indicate that the template cannot be specialized.
+    // An error of a busy or closed thread does not mean that the template cannot be specialized.
     const found = await specialize().catch(() => 'failed' as const)
     entry.isLearning = false
     entry.misses = 0
@@ -209,7 +213,7 @@ function fill(entry: ShapeEntry, contents: readonly string[]): NewPart | undefin
   return undefined
 }
 
-/** Returns whether the template rejects the messages; other errors are those of the thread. */
+/** Returns whether the template has rejected the messages. All other errors are those of the thread. */
 function isRejection(error: unknown): boolean {
   return error instanceof ProxyError && error.code === 'invalid_request'
 }

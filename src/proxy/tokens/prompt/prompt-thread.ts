@@ -1,4 +1,4 @@
-/** The thread that renders prompts: starts Python, then runs one job after the other. */
+/** The thread that renders prompts: starts Python, then runs jobs one by one. */
 import { workerData } from 'node:worker_threads'
 import { ChatTemplate } from '../templates/chat-template.ts'
 import { PythonTemplates } from '../templates/python/python-templates.ts'

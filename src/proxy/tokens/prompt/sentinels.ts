@@ -1,13 +1,14 @@
 /**
- * Sentinels: words in place of message contents that show where a template writes each of them. Templates have no
- * reason to change them, because they contain no space, no markup and nothing to escape. Agents cannot know them.
+ * Sentinels are words that are rendered in place of contents to show where a template writes each content. Templates
+ * have no reason to change them, because they contain no spaces, no markup and nothing to escape. Clients cannot guess
+ * them.
  */
 import { randomBytes } from 'node:crypto'
 
-/** Random letters, created when the process starts. */
+/** The random letters with which every sentinel begins, created when the process starts. */
 const SECRET = Array.from(randomBytes(12), (byte) => String.fromCharCode(97 + (byte % 26))).join('')
 
-/** The field that a sentinel replaces: templates may omit the reasoning of earlier messages, and nothing else. */
+/** The field that a sentinel replaces. Templates may omit the reasoning of earlier messages, but no other field. */
 type SentinelField = 'message' | 'reasoning'
 
 const LETTER: Record<SentinelField, string> = { message: 'm', reasoning: 'r' }
@@ -27,18 +28,22 @@ export function getTextBeforeSentinel(text: string): string {
   return index === -1 ? text : text.slice(0, index)
 }
 
-/** Splits a text after the echo with these sentinels; undefined if it shows neither of the first two. */
+/**
+ * Splits a rendered conversation after the echo.
+ * @param sentinels the sentinels of the echo: those of its content, its tool calls and its reasoning
+ * @returns undefined if the text contains neither of the first two
+ */
 export function splitAfterSentinels(
   text: string | undefined,
   sentinels: readonly string[],
-): { past: string; behind: string } | undefined {
+): { past: string; rest: string } | undefined {
   // The end of reasoning is not necessarily the end of the message.
   const isShown = text !== undefined && sentinels.slice(0, 2).some((sentinel) => text.includes(sentinel))
   const end = isShown ? findSentinelsEnd(text, sentinels) : undefined
-  return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
+  return end === undefined ? undefined : { past: text!.slice(0, end), rest: text!.slice(end) }
 }
 
-/** Returns the end of the last of these sentinels; undefined if the text contains none of them. */
+/** Returns the offset after the last of these sentinels; undefined if the text contains none of them. */
 export function findSentinelsEnd(text: string, sentinels: readonly string[]): number | undefined {
   const ends = sentinels.map((sentinel) => text.lastIndexOf(sentinel) + sentinel.length)
   const found = ends.filter((end, index) => end >= sentinels[index]!.length)
@@ -46,8 +51,9 @@ export function findSentinelsEnd(text: string, sentinels: readonly string[]): nu
 }
 
 /**
- * Returns whether a history is unchanged when it is rendered with messages after it. Reasoning may be omitted with its
- * markup, because recorded ids keep it as the engine received it. Any other removal, move or addition is a change.
+ * Returns whether a history of sentinels is unchanged when messages follow it. Reasoning may be omitted together with
+ * its markup, because recorded ids contain it as the engine received it. Any other removal, move or addition is a
+ * change.
  */
 export function isSameHistory(before: string, after: string): boolean {
   if (before === after) return true
@@ -72,11 +78,11 @@ export function isSameHistory(before: string, after: string): boolean {
 }
 
 /**
- * Returns whether a history without sentinels changed only by removals. White space is ignored, because templates strip
- * it next to reasoning but keep it if the reasoning is omitted. A dummy history shows whether the removed text was
- * reasoning.
+ * Returns whether a history without sentinels changed only by removals; whether the removed text was reasoning must be
+ * determined with a dummy history. White space is ignored, because templates strip it next to reasoning but not if the
+ * reasoning is omitted.
  */
-export function losesAtMost(before: string, after: string): boolean {
+export function hasOnlyRemovals(before: string, after: string): boolean {
   const kept = after.replaceAll(/\s+/g, '')
   let found = 0
   for (let index = 0; index < before.length && found < kept.length; index += 1)

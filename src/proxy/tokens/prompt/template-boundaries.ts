@@ -1,7 +1,7 @@
 /**
  * Finds the boundaries that a template writes: the token that ends a turn, the bridge between a completion and the next
- * message, the end of reasoning, and the beginning of prompts. It renders conversations of sentinels, so that no content
- * is mistaken for the template's text.
+ * message, the end of reasoning, and the beginning of prompts. It renders conversations of sentinels, so that no
+ * content is mistaken for the template's text.
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -10,7 +10,7 @@ import { PromptAddedTokenFinder } from '../tokenizer/segments.ts'
 import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './bridge.ts'
 import { createSentinel, getTextBeforeSentinel, splitAfterSentinels } from './sentinels.ts'
 import {
-  ANSWER,
+  CONTENT_ECHO,
   createDummyHistories,
   createFollowingMessages,
   createSentinelEcho,
@@ -20,12 +20,12 @@ import {
   type TemplateSignature,
 } from './template-signature.ts'
 
-/** The options of a prompt's beginning and contents, without those of its end. */
+/** The options of a prompt, except those that determine how it ends. */
 export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>
 
 /**
- * Digests of the beginnings of prompts without and with tools, excluding date and tool definitions; and the end of
- * reasoning.
+ * Digests of the beginnings of prompts without and with tools, which do not depend on the date or tool definitions, and
+ * the end of reasoning.
  */
 export interface Beginnings {
   withoutTools: string
@@ -35,13 +35,14 @@ export interface Beginnings {
 }
 
 /**
- * The maximum number of cached ends of turns: forgotten ones are computed again, and an agent that keeps changing its
- * variables must not fill the memory.
+ * The maximum number of cached ends of turns. Evicted ones are computed again; the limit protects the memory from a
+ * client that sends other variables with each request.
  */
 const MAX_KNOWN_ENDS = 4096
 /** Longer variables are replaced by their digest. */
 const MAX_KEY_CHARS = 256
 
+/** Finds the boundaries of a template by rendering sentinels, and caches the ends of turns. */
 export class TemplateBoundaries {
   readonly #template: ChatTemplate
   readonly #finder: PromptAddedTokenFinder
@@ -54,8 +55,11 @@ export class TemplateBoundaries {
     this.#eosIds = eosIds
   }
 
-  /** Returns digests of the beginnings of prompts. @param options tools and date are ignored */
-  beginnings(options: PromptOptions): Beginnings {
+  /**
+   * Returns digests of the beginnings of prompts, and the end of reasoning.
+   * @param options tools and date are ignored
+   */
+  getBeginnings(options: PromptOptions): Beginnings {
     const fixed = { ...options, now: new Date(0), addGenerationPrompt: false }
     const user: ChatMessage = { role: 'user', content: 'next' }
     const digest = (tools: PromptOptions['tools']) => {
@@ -68,9 +72,9 @@ export class TemplateBoundaries {
     return { withoutTools: digest(null), withTools: digest(BEGINNING_TOOLS), endOfReasoning }
   }
 
-  /** Returns the end of reasoning in the last message: many templates omit the reasoning of earlier ones. */
+  /** Renders reasoning in the last message, because many templates omit the reasoning of earlier ones. */
   #findEndOfReasoning(options: RenderOptions): string | undefined {
-    const { message, sentinels } = createSentinelEcho({ ...ANSWER, reasons: true })
+    const { message, sentinels } = createSentinelEcho({ ...CONTENT_ECHO, reasons: true })
     const [contentSentinel, , reasoning] = sentinels
     const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
     const text = this.#template.tryRender([user, message], options) ?? ''
@@ -79,59 +83,61 @@ export class TemplateBoundaries {
     return from === -1 || to === -1 ? undefined : text.slice(from + reasoning!.length, to)
   }
 
-  /** Returns the token that ends an assistant message with content. */
-  endOfTurn(options: PromptOptions): EndOfTurn | undefined {
+  /** Returns the token that ends an assistant message with content; undefined if the template writes none. */
+  getEndOfTurn(options: PromptOptions): EndOfTurn | undefined {
     const key = getVariablesKey(options)
     if (this.#ends.has(key)) return this.#ends.get(key)
     const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
-    const { message, sentinels } = createSentinelEcho(ANSWER)
+    const { message, sentinels } = createSentinelEcho(CONTENT_ECHO)
     const followers: ChatMessage[][] = [[user], []]
     const endWith = (tools: PromptOptions['tools']) => {
-      const dressed = { ...options, tools }
-      const behinds = followers.flatMap((follower) => {
-        const text = this.#template.tryRender([user, message, ...follower], dressed)
+      const toolOptions = { ...options, tools }
+      const texts = followers.flatMap((follower) => {
+        const text = this.#template.tryRender([user, message, ...follower], toolOptions)
         const cut = splitAfterSentinels(text, sentinels)
         // Hunyuan's template writes nothing after an assistant message that is the last one.
-        return cut === undefined || cut.behind === '' ? [] : [getTextBeforeSentinel(cut.behind)]
+        return cut === undefined || cut.rest === '' ? [] : [getTextBeforeSentinel(cut.rest)]
       })
-      return findEndOfTurn(behinds, this.#generationPrompt(user, dressed), this.#finder, this.#eosIds)
+      return findEndOfTurn(texts, this.#renderGenerationPrompt(user, toolOptions), this.#finder, this.#eosIds)
     }
-    // Some templates render nothing without tools.
+    // Some templates reject or omit messages if there are no tools.
     const end = endWith(null) ?? endWith(SENTINEL_TOOLS)
     if (this.#ends.size >= MAX_KNOWN_ENDS) this.#ends.clear()
     this.#ends.set(key, end)
     return end
   }
 
-  #generationPrompt(user: ChatMessage, options: PromptOptions): string {
+  #renderGenerationPrompt(user: ChatMessage, options: PromptOptions): string {
     const without = this.#template.tryRender([user], { ...options, addGenerationPrompt: false })
     const full = this.#template.tryRender([user], options)
     return without !== undefined && full?.startsWith(without) ? full.slice(without.length) : ''
   }
 
-  /** Returns the bridge after the echo of a conversation. */
-  bridge(situation: TemplateSignature, end: EndOfTurn, options: PromptOptions): Bridge | undefined {
-    const dressed = { ...options, tools: situation.withTools ? SENTINEL_TOOLS : null }
-    return createDummyHistories(situation)
-      .map((past) => this.#bridgeAfter(past, situation, end, dressed))
+  /**
+   * Returns the bridge after the echo of conversations with this signature; undefined if no dummy history shows one.
+   */
+  getBridge(signature: TemplateSignature, end: EndOfTurn, options: PromptOptions): Bridge | undefined {
+    const toolOptions = { ...options, tools: signature.withTools ? SENTINEL_TOOLS : null }
+    return createDummyHistories(signature)
+      .map((past) => this.#findBridgeAfter(past, signature, end, toolOptions))
       .find((bridge) => bridge !== undefined)
   }
 
-  #bridgeAfter(
+  #findBridgeAfter(
     past: readonly ChatMessage[],
-    situation: TemplateSignature,
+    signature: TemplateSignature,
     end: EndOfTurn,
     options: PromptOptions,
   ): Bridge | undefined {
-    const following = createFollowingMessages(situation)
-    for (const echo of listEchoForms(situation.echo)) {
+    const following = createFollowingMessages(signature)
+    for (const echo of listEchoForms(signature.echo)) {
       const { message, sentinels } = createSentinelEcho(echo)
       const text = this.#template.tryRender([...past, message, ...following], options)
       const followed = splitAfterSentinels(text, sentinels)
       if (followed === undefined) continue
       const alone = this.#template.tryRender([...past, message], { ...options, addGenerationPrompt: false })
-      const tail = splitAfterSentinels(alone, sentinels)?.behind ?? ''
-      return findBridge(getTextBeforeSentinel(followed.behind), tail, end, this.#finder, this.#eosIds)
+      const tail = splitAfterSentinels(alone, sentinels)?.rest ?? ''
+      return findBridge(getTextBeforeSentinel(followed.rest), tail, end, this.#finder, this.#eosIds)
     }
     return undefined
   }

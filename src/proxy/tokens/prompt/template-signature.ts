@@ -1,31 +1,34 @@
 /**
- * The properties of a conversation that determine the text after it: the sequence of roles, and whether each message
- * has text, reasoning or tool calls. Conversations with the same shape have the same template signature, and one dummy
- * history represents them all.
+ * Template signatures: the properties of a conversation that determine the text after it, namely the sequence of roles,
+ * and whether each message has text, reasoning or tool calls. One dummy history represents all conversations with the
+ * same signature.
  */
 import { getImageParts } from '../../../protocol/canonical/images.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { PLACEHOLDER_IMAGE } from '../images/placeholder-image.ts'
 import { createSentinel } from './sentinels.ts'
 
-/** A message without its contents. */
+/** The shape of a message: what it contains, without the contents. */
 export interface MessageShape {
   role: string
+  /** Whether the message has text. */
   says: boolean
+  /** Whether the message has reasoning. */
   reasons: boolean
+  /** The number of tool calls. */
   calls: number
   /** The number of images; absent: none. */
   images?: number
 }
 
-/** The assistant message that echoes a completion; templates print names and ids of its tool calls with the results. */
+/** The shape of the echo. It includes its tool calls, because templates write their names and ids with the results. */
 export interface EchoShape extends MessageShape {
-  /** The text before its sentinels. Default: none. */
+  /** The text before the content's sentinel. Default: none. */
   text?: string | undefined
   toolCalls: readonly Pick<ToolCall, 'id' | 'function'>[]
 }
 
-/** The template signature of a conversation. Its size does not depend on texts and arguments, which it omits. */
+/** The template signature of a conversation. Its size does not depend on texts and tool arguments. */
 export interface TemplateSignature {
   /** The shape of the dummy history. */
   past: readonly MessageShape[]
@@ -38,11 +41,16 @@ export interface TemplateSignature {
   pastImages?: number
 }
 
-/** The maximum number of similar items in sequence: more make no difference. */
-const MANY = 2
+/**
+ * The maximum number of equal shapes in a row, and of tool calls in a message: more make no difference to templates.
+ */
+const MAX_REPEATS = 2
 const MAX_NEW_SHAPES = 12
 
-/** Returns the template signature of a conversation. @param history ends with the echo */
+/**
+ * Returns the template signature of a conversation.
+ * @param history the messages up to the echo, which is the last one
+ */
 export function createTemplateSignature(
   history: readonly ChatMessage[],
   newMessages: readonly ChatMessage[],
@@ -52,7 +60,7 @@ export function createTemplateSignature(
   const shapes = history.slice(0, -1).map(getMessageShape)
   const pastImages = shapes.reduce((count, { images = 0 }) => count + images, 0)
   return {
-    past: withAllImages(shorten(shapes), pastImages),
+    past: withAllImages(shortenHistory(shapes), pastImages),
     ...(pastImages > 0 && { pastImages }),
     echo: { ...getMessageShape(echo), toolCalls: getToolCalls(echo).map(toBareCall) },
     newShapes: withoutRepeats(newMessages.map(getMessageShape)).slice(0, MAX_NEW_SHAPES),
@@ -60,13 +68,13 @@ export function createTemplateSignature(
   }
 }
 
-/** Returns a key that is equal for signatures that differ only in names and ids. */
+/** Returns a key that is equal for signatures that differ only in the names and ids of the echo's tool calls. */
 export function getSignatureKey({
   past,
   echo: { toolCalls: _names, ...echo },
   ...rest
 }: TemplateSignature): string {
-  return JSON.stringify({ past, echo: { ...echo, calls: Math.min(echo.calls, MANY) }, ...rest })
+  return JSON.stringify({ past, echo: { ...echo, calls: Math.min(echo.calls, MAX_REPEATS) }, ...rest })
 }
 
 export function getMessageShape(message: ChatMessage): MessageShape {
@@ -82,7 +90,8 @@ export function getMessageShape(message: ChatMessage): MessageShape {
 }
 
 /**
- * Assigns all images to the first remaining message that had one; if none remains, the complete history is rendered.
+ * Assigns all images of the history to the first of these messages that has one. If none has, the dummy history has no
+ * images, and its verification fails for templates that number images.
  */
 function withAllImages(past: readonly MessageShape[], count: number): MessageShape[] {
   const first = past.findIndex(({ images }) => images !== undefined)
@@ -90,10 +99,11 @@ function withAllImages(past: readonly MessageShape[], count: number): MessageSha
 }
 
 /**
- * Shortens a history to at most about a dozen messages: its head, one round for everything before the latest question,
- * the question, one round for everything since then except the last, and the last.
+ * Shortens a history to about a dozen messages: the leading system messages, one round in place of everything before
+ * the latest question, the question, one round in place of the rounds since then except the last one, and the last
+ * round.
  */
-function shorten(shapes: readonly MessageShape[]): MessageShape[] {
+function shortenHistory(shapes: readonly MessageShape[]): MessageShape[] {
   const firstOther = shapes.findIndex(({ role }) => role !== 'system' && role !== 'developer')
   const head = withoutRepeats(shapes.slice(0, firstOther === -1 ? shapes.length : firstOther))
   const rest = firstOther === -1 ? [] : shapes.slice(firstOther)
@@ -107,7 +117,7 @@ function findLatestQuestionStart(shapes: readonly MessageShape[]): number {
   return Math.max(start, 0)
 }
 
-/** Returns a question and its answer, with a tool call and its result between them if there were any. */
+/** Returns a question and its response, with a tool call and its result between them if the messages contain one. */
 function toOneRound(shapes: readonly MessageShape[]): MessageShape[] {
   if (shapes.length === 0) return []
   const responses = shapes.filter(({ role, calls }) => role === 'assistant' && calls === 0)
@@ -115,11 +125,12 @@ function toOneRound(shapes: readonly MessageShape[]): MessageShape[] {
   return [
     ...shapes.filter(({ role }) => role === 'user').slice(0, 1),
     ...selectCalledRound(shapes),
-    ...unite(responses),
-    ...withoutRepeats(others).slice(0, MANY),
+    ...combineShapes(responses),
+    ...withoutRepeats(others).slice(0, MAX_REPEATS),
   ]
 }
 
+/** Returns the latest question, one round in place of those after it except the last, and the last round. */
 function selectCurrentRounds(shapes: readonly MessageShape[]): MessageShape[] {
   const starts = shapes.flatMap(({ role }, index) => (role === 'assistant' ? [index] : []))
   const last = starts.at(-1)
@@ -128,28 +139,32 @@ function selectCurrentRounds(shapes: readonly MessageShape[]): MessageShape[] {
   return [...lead, ...selectCalledRound(shapes.slice(starts[0], last)), ...withoutRepeats(shapes.slice(last))]
 }
 
+/** Returns one assistant message with a tool call and one result; none if the messages contain none. */
 function selectCalledRound(shapes: readonly MessageShape[]): MessageShape[] {
   const calling = shapes.filter(({ role, calls }) => role === 'assistant' && calls > 0)
   const results = withoutRepeats(shapes.filter(({ role }) => role === 'tool'))
-  return [...unite(calling), ...results.slice(0, 1)]
+  return [...combineShapes(calling), ...results.slice(0, 1)]
 }
 
-/** Returns one assistant message with every property that any of them has; none for none. */
-function unite(shapes: readonly MessageShape[]): MessageShape[] {
+/** Returns one assistant message with each property that any of the messages has; none if there are no messages. */
+function combineShapes(shapes: readonly MessageShape[]): MessageShape[] {
   if (shapes.length === 0) return []
   const has = (field: 'says' | 'reasons' | 'calls') => shapes.some((shape) => Boolean(shape[field]))
   return [{ role: 'assistant', says: has('says'), reasons: has('reasons'), calls: Number(has('calls')) }]
 }
 
+/** Removes a message that has the same shape as the two before it. */
 function withoutRepeats(shapes: readonly MessageShape[]): MessageShape[] {
-  const capped = shapes.map((shape) => (shape.calls <= MANY ? shape : { ...shape, calls: MANY }))
+  const capped = shapes.map((shape) =>
+    shape.calls <= MAX_REPEATS ? shape : { ...shape, calls: MAX_REPEATS },
+  )
   return capped.filter((shape, index) =>
-    [1, MANY].some((back) => index < back || !isSameShape(shape, capped[index - back]!)),
+    [1, MAX_REPEATS].some((back) => index < back || !isSameShape(shape, capped[index - back]!)),
   )
 }
 
 /**
- * Returns whether two shapes are equal. It compares fields instead of serialized text, because each request compares
+ * Returns whether two shapes are equal. Fields are compared instead of serialized text, because each request compares
  * all messages of its history.
  */
 function isSameShape(left: MessageShape, right: MessageShape): boolean {
@@ -189,14 +204,14 @@ function withImages(text: string, { images = 0 }: MessageShape): string | object
   return text === '' ? shown : [...shown, { type: 'text', text }]
 }
 
-/** Returns the message that represents the echo, and the sentinels that it ends with. */
+/** Returns the message that represents the echo, and the sentinels of its content, its tool calls and its reasoning. */
 export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; sentinels: string[] } {
   const [text, call, reasoning] = [
     createSentinel('message', 0),
     createSentinel('message', 1),
     createSentinel('reasoning', 0),
   ]
-  // Each tool call contains the sentinel: gpt-oss's template renders only the first call.
+  // Each tool call contains the sentinel, because gpt-oss's template renders only the first one.
   const toolCalls = echo.toolCalls.map(({ id, function: { name } }) => ({
     id,
     type: 'function' as const,
@@ -212,10 +227,10 @@ export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; sen
   return { message, sentinels: [text, call, reasoning] }
 }
 
-/** The first number of other sentinels; those of an echo are lower. */
+/** The number of the first sentinel that does not belong to the echo. */
 export const FIRST_SENTINEL = 2
 
-/** One tool that represents all tools of a conversation. */
+/** A tool that represents all tools of a conversation. */
 export const SENTINEL_TOOLS: readonly Tool[] = [
   {
     type: 'function',
@@ -241,7 +256,7 @@ function createAssistantMessage(
   }
 }
 
-/** Returns an id of nine letters and digits, because Mistral's templates reject others. */
+/** Returns an id of nine letters and digits, because Mistral's templates reject other ids. */
 function createCallId(message: number, call: number): string {
   return `stand${String((message % 100) * 100 + call).padStart(4, '0')}`
 }
@@ -263,13 +278,19 @@ function hasText(content: unknown): boolean {
   return typeof content === 'string' && content !== ''
 }
 
-/** An assistant message with content. */
-export const ANSWER: EchoShape = { role: 'assistant', says: true, reasons: false, calls: 0, toolCalls: [] }
+/** The shape of an echo that has only content. */
+export const CONTENT_ECHO: EchoShape = {
+  role: 'assistant',
+  says: true,
+  reasons: false,
+  calls: 0,
+  toolCalls: [],
+}
 
 /**
- * Returns forms of an echo, of which the first is used whose sentinels the template renders: some templates reject text
- * or reasoning beside tool calls, and some render no tool calls at all. The sampled text itself is not taken from this
- * rendering.
+ * Returns forms of an echo in order of preference. Callers use the first form whose sentinels the template renders:
+ * some templates reject text or reasoning beside tool calls, and some render no tool calls at all. The form does not
+ * affect the sampled text, whose ids are recorded.
  */
 export function listEchoForms({ text, ...echo }: EchoShape): EchoShape[] {
   const forms = listWordlessForms(echo)
@@ -281,12 +302,12 @@ function listWordlessForms(echo: EchoShape): EchoShape[] {
   const mute = { ...echo, reasons: false }
   const spoken = { ...mute, says: true }
   const single = { ...mute, says: false, calls: 1, toolCalls: echo.toolCalls.slice(0, 1) }
-  return [echo, mute, { ...echo, says: false }, { ...mute, says: false }, single, spoken, ANSWER]
+  return [echo, mute, { ...echo, says: false }, { ...mute, says: false }, single, spoken, CONTENT_ECHO]
 }
 
 /**
- * Generates the dummy histories of a signature on demand, in order of preference: some templates accept one tool call
- * per message, and gpt-oss's rejects text beside reasoning and tool calls.
+ * Generates the dummy histories of a signature in order of preference: some templates accept only one tool call per
+ * message, and gpt-oss's rejects text beside reasoning and tool calls.
  */
 export function* createDummyHistories({ past }: TemplateSignature): Generator<ChatMessage[]> {
   yield createDummyMessages(past, FIRST_SENTINEL)
@@ -298,7 +319,9 @@ export function* createDummyHistories({ past }: TemplateSignature): Generator<Ch
   yield createDummyMessages(mute, FIRST_SENTINEL)
 }
 
-/** Returns messages after the echo, all with content. Results of the echo's tool calls have their ids. */
+/**
+ * Returns dummy messages for those after the echo. All have content, and tool results have the ids of the echo's calls.
+ */
 export function createFollowingMessages({ echo, newShapes, past }: TemplateSignature): ChatMessage[] {
   const says = (shape: MessageShape): MessageShape => ({ ...shape, says: true })
   const ids = echo.toolCalls.map(({ id }) => id)

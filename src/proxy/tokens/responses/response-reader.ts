@@ -1,8 +1,8 @@
 /**
- * Reads completions of a model with a `response_template`, the counterpart of the chat template for completions.
- * transformers' own code parses them in Python on a thread, because the combination of a template's patterns and a
- * model's text may take any amount of time. A completion that exceeds the limit is returned as raw text from its first
- * character that was not yet returned; others that the thread was reading are read again on its replacement.
+ * Parses completions of a model that has a `response_template`, the counterpart of the chat template for completions.
+ * transformers' own code does this in Python on a thread, because matching a template's patterns against a model's text
+ * may take any amount of time. If a completion exceeds the time limit, the rest of it is returned as raw text, and the
+ * other completions in progress are parsed again on a new thread.
  */
 import { startThread } from '../../../base/assets.ts'
 import { ProxyError } from '../../../base/errors.ts'
@@ -15,14 +15,15 @@ import type { ResponseJob, ResponseReply, ResponseThreadConfig } from './respons
 
 const ENTRY_POINT = new URL('./response-thread.ts', import.meta.url)
 
-/** The limits. Each completion has one job at a time, so the requests in flight bound the queue. */
+/** The limits of the thread. Each completion has one job at a time, so the requests in flight bound the queue. */
 const LIMITS: PythonThreadLimits = { timeLimitMs: 5_000, maxQueued: 100_000 }
 
-/** Longer texts are split: other jobs run in between, and no job exceeds the time limit. */
+/** The maximum length of a job's texts. Longer texts are split, so that other jobs run in between. */
 const MAX_JOB_CHARS = 64 * 1024
 
 type ResponseThread = PythonThread<ResponseJob, ResponseReply>
 
+/** A thread that parses the completions of a model. */
 export class ResponseReader {
   readonly #thread: ResponseThread
   #responseCount = 0
@@ -41,14 +42,14 @@ export class ResponseReader {
   }
 
   /**
-   * Starts the thread.
+   * Starts the thread before its first completion.
    * @throws ProxyError `config_invalid` if the template cannot be used, `start_failed` if Python does not start
    */
-  async begin(): Promise<void> {
+  async launch(): Promise<void> {
     await this.#thread.execute({ kind: 'close', id: 0 })
   }
 
-  /** Returns a reader for a completion. @param prefix the text before the completion */
+  /** Returns a reader for a completion. @param prefix the end of the prompt's text */
   open(prefix: string, tools: readonly Tool[] | null | undefined): OutputReader {
     this.#responseCount += 1
     return new TemplateOutputReader(this.#thread, this.#responseCount, {
@@ -62,15 +63,19 @@ export class ResponseReader {
   }
 }
 
+/** Parses one completion on the thread. */
 class TemplateOutputReader implements OutputReader {
   readonly #thread: ResponseThread
   readonly #id: number
   readonly #opening: ResponseOpening
   readonly #delta = new DeltaBuilder()
-  /** The text that the thread has read, for a replacement of the thread. */
-  #past = ''
+  /** The text that the thread has parsed, which a replacement of the thread must parse again. */
+  #processed = ''
+  /** The number of code points at the end of the parsed text that are not yet part of a delta. */
   #undecided = 0
+  /** Whether the thread has a parser state for the completion. */
   #isOpen = false
+  /** Whether parsing has failed, so that all further text is content. */
   #isRaw = false
 
   constructor(thread: ResponseThread, id: number, opening: ResponseOpening) {
@@ -81,10 +86,10 @@ class TemplateOutputReader implements OutputReader {
 
   async read(texts: readonly string[], isEnd: boolean): Promise<OutputDelta[]> {
     const chars = texts.reduce((sum, { length }) => sum + length, 0)
-    if (chars <= MAX_JOB_CHARS) return await this.#readPieces(texts, isEnd)
+    if (chars <= MAX_JOB_CHARS) return await this.#readTexts(texts, isEnd)
     const deltas: OutputDelta[] = []
     for (const text of texts) deltas.push(await this.#readLong(text))
-    if (isEnd) deltas.push(...(await this.#readPieces([], true)))
+    if (isEnd) deltas.push(...(await this.#readTexts([], true)))
     return deltas
   }
 
@@ -95,26 +100,26 @@ class TemplateOutputReader implements OutputReader {
 
   async #readLong(text: string): Promise<OutputDelta> {
     const full = new DeltaBuilder()
-    for (const piece of splitText(text)) {
-      const [delta] = await this.#readPieces([piece], false)
+    for (const part of splitText(text)) {
+      const [delta] = await this.#readTexts([part], false)
       full.add(delta!)
     }
     return full.take()
   }
 
-  async #readPieces(texts: readonly string[], isEnd: boolean): Promise<OutputDelta[]> {
-    if (this.#isRaw) return asWritten(texts, isEnd)
+  async #readTexts(texts: readonly string[], isEnd: boolean): Promise<OutputDelta[]> {
+    if (this.#isRaw) return toRawDeltas(texts, isEnd)
     try {
       const { deltas, undecided } = await this.#sendRequest(texts, isEnd)
-      this.#past += texts.join('')
+      this.#processed += texts.join('')
       this.#undecided = undecided
       this.#isOpen = !isEnd
-      return deltas.map((delta) => this.#shown(delta))
+      return deltas.map((delta) => this.#toOutputDelta(delta))
     } catch (error) {
       if (!(error instanceof ProxyError) || error.code === 'shutting_down') throw error
       this.#isRaw = true
       const [first = '', ...rest] = texts
-      return asWritten([getLastCodePoints(this.#past, this.#undecided) + first, ...rest], isEnd)
+      return toRawDeltas([getLastCodePoints(this.#processed, this.#undecided) + first, ...rest], isEnd)
     }
   }
 
@@ -122,17 +127,21 @@ class TemplateOutputReader implements OutputReader {
     const job = { kind: 'read', id: this.#id, texts, isEnd } as const
     const reply = await this.#thread.execute(this.#isOpen ? job : { ...job, opening: this.#opening })
     if (reply !== 'unknown') return reply
-    // Output that was already returned is discarded.
-    for (const [index, piece] of splitText(this.#past).entries()) {
+    // The thread was replaced: parse the earlier text again, and discard its output, which was already returned.
+    for (const [index, part] of splitText(this.#processed).entries()) {
       const opening = index === 0 && { opening: this.#opening }
-      await this.#thread.execute({ kind: 'read', id: this.#id, ...opening, texts: [piece], isEnd: false })
+      await this.#thread.execute({ kind: 'read', id: this.#id, ...opening, texts: [part], isEnd: false })
     }
     return (await this.#thread.execute(
-      this.#past === '' ? { ...job, opening: this.#opening } : job,
+      this.#processed === '' ? { ...job, opening: this.#opening } : job,
     )) as ResponseDeltas
   }
 
-  #shown({ content = '', reasoning = '', calls = [] }: ResponseDeltas['deltas'][number]): OutputDelta {
+  #toOutputDelta({
+    content = '',
+    reasoning = '',
+    calls = [],
+  }: ResponseDeltas['deltas'][number]): OutputDelta {
     this.#delta.addContent(content)
     this.#delta.addReasoning(reasoning)
     this.#delta.addCalls(calls)
@@ -140,22 +149,22 @@ class TemplateOutputReader implements OutputReader {
   }
 }
 
-/** Returns unparsed text as content; an empty text represents the end. */
-function asWritten(texts: readonly string[], isEnd: boolean): OutputDelta[] {
+/** Returns unparsed texts as content. At the end, the result has one more delta, which is empty. */
+function toRawDeltas(texts: readonly string[], isEnd: boolean): OutputDelta[] {
   const all = isEnd ? [...texts, ''] : texts
   return all.map((content) => (content === '' ? {} : { content }))
 }
 
-/** Splits a text without splitting a character. */
+/** Splits a text into jobs without splitting a surrogate pair. */
 function splitText(text: string): string[] {
-  const pieces: string[] = []
+  const parts: string[] = []
   for (let start = 0; start < text.length; ) {
     const end = start + MAX_JOB_CHARS
-    const piece = text.slice(start, /[\ud800-\udbff]/.test(text[end - 1] ?? '') ? end - 1 : end)
-    pieces.push(piece)
-    start += piece.length
+    const part = text.slice(start, /[\ud800-\udbff]/.test(text[end - 1] ?? '') ? end - 1 : end)
+    parts.push(part)
+    start += part.length
   }
-  return pieces
+  return parts
 }
 
 function getLastCodePoints(text: string, count: number): string {

@@ -1,6 +1,6 @@
 /**
- * A model's chat template, which converts messages to prompt text as transformers' `apply_chat_template` does. It is
- * rendered on the calling thread; see `prompt/` for the proxy's rendering thread.
+ * Renders a model's chat template, which converts messages to prompt text, as transformers' `apply_chat_template` does.
+ * It is rendered on the calling thread; see `prompt/` for the proxy's rendering thread.
  */
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
@@ -17,15 +17,16 @@ import { PythonDamage } from './python/thread-jobs.ts'
 import { isVerified, type Specialization, type TextPath, writesDate } from './specialization.ts'
 import type { TemplateWords } from './template-words.ts'
 
-/** A message, or its original JSON, which keeps numbers and the order of keys. */
+/** A message, or its original JSON, which preserves numbers and the order of keys. */
 export type MessageOrJson = ChatMessage | string
 
+/** The variables of a template besides the messages. */
 export interface RenderOptions {
-  /** The tools, as a list or as their original JSON. */
+  /** The tools, as a list or as its original JSON. */
   tools?: readonly Tool[] | string | null | undefined
-  /** Whether the text ends with the opening of an assistant's turn. Default: true. */
+  /** Whether the prompt ends with the template's beginning of an assistant message. Default: true. */
   addGenerationPrompt?: boolean
-  /** Whether the text ends with the final message's text, so that the model continues it. Default: no. */
+  /** Whether the prompt ends with the final message's text, so that the model continues it. Default: no. */
   continueFinalMessage?: boolean
   /** The request's `chat_template_kwargs`: additional variables for the template, such as `enable_thinking`. */
   kwargs?: Readonly<Record<string, unknown>> | string | undefined
@@ -35,17 +36,18 @@ export interface RenderOptions {
   now?: Date
 }
 
-/** A template's text, or several named ones, of which `default` and, for requests with tools, `tool_use` are used. */
+/** A template's text, or named templates: `default`, and `tool_use` for requests with tools. */
 export type ChatTemplateSource = string | { name: string; template: string }[]
 
-/** The files of a model that define its template. */
+/** The contents of the model's files that define its template. */
 export interface ChatTemplateFiles {
   /** The template for requests without tools. */
   plain: string
+  /** The template for requests with tools. */
   withTools: string
   /** Variables for the template: `bos_token`, `eos_token` … */
   specialTokens: Readonly<Record<string, string>>
-  /** The prompt format. Default: the template. `encoder`: both texts are the code of the model's prompt encoder. */
+  /** The prompt format. Default: `template`. For `encoder`, both texts are the code of the model's prompt encoder. */
   format?: PromptFormat | undefined
 }
 
@@ -62,7 +64,7 @@ export function readChatTemplate(directory: string, config: TokenizerConfig): Ch
 
 /**
  * Returns the templates and special tokens that a model's config declares.
- * @throws ProxyError `config_invalid` if several templates are declared and none is a default
+ * @throws ProxyError `config_invalid` if the declared templates include neither `default` nor `tool_use`
  */
 export function getChatTemplateFiles(
   source: ChatTemplateSource,
@@ -77,20 +79,21 @@ export function getChatTemplateFiles(
   return { plain, withTools: named.get('tool_use') ?? plain, specialTokens }
 }
 
-/** Returns the code of a prompt encoder in the form of a template. */
+/** Returns the code of a prompt encoder in place of a template. */
 export function getEncoderFiles(source: string): ChatTemplateFiles {
   return { plain: source, withTools: source, specialTokens: {}, format: 'encoder' }
 }
 
+/** A model's compiled chat template, or a renderer in place of it. */
 export class ChatTemplate {
   readonly #plain: PythonTemplate
   readonly #withTools: PythonTemplate
-  /** The name of the source, for error messages. */
+  /** What renders prompts, for error messages. */
   readonly #source: string
-  /** Whether rendered texts are marked as segments (`segments.ts`), as a prompt encoder writes them. */
+  /** Whether rendered texts consist of marked segments (`segments.ts`), as those of some prompt encoders do. */
   readonly hasSegments: boolean
 
-  /** @throws ProxyError `config_invalid` if the template is not valid Jinja, or the encoder not valid Python */
+  /** @throws ProxyError `config_invalid` if the template is not valid Jinja or the encoder is not valid Python */
   constructor(python: PythonTemplates, { plain, withTools, specialTokens, format }: ChatTemplateFiles) {
     this.hasSegments = format === 'encoder' && findEntryPoint(plain) === 'build_chat_segments'
     this.#source = format === 'encoder' ? "the model's prompt encoder" : 'the chat template'
@@ -109,14 +112,14 @@ export class ChatTemplate {
   }
 
   /** Returns the form in which the template expects messages, as JSON; see `python/template_messages.py`. */
-  needs(withTools: boolean): string {
+  getNeeds(withTools: boolean): string {
     return (withTools ? this.#withTools : this.#plain).needs
   }
 
-  /** Returns the roles that the template renders, as found when it was opened. */
-  roles(): PromptRoles {
+  /** Returns the roles in which the template renders messages, as trial renderings have determined. */
+  getRoles(): PromptRoles {
     const { takes_developer: takesDeveloper, takes_late_systems: takesLateSystems } = JSON.parse(
-      this.needs(false),
+      this.getNeeds(false),
     ) as { takes_developer: boolean; takes_late_systems: boolean }
     return {
       developer: takesDeveloper ? 'developer' : 'system',
@@ -125,24 +128,24 @@ export class ChatTemplate {
   }
 
   /**
-   * Returns the words that the template searches for in messages, with tools and without; see
+   * Returns the words that the templates with and without tools search for in messages; see
    * `python/template_words.py`.
    */
-  words(): TemplateWords {
+  getWords(): TemplateWords {
     const found = [this.#plain, this.#withTools].map(({ words }) => JSON.parse(words) as TemplateWords)
     return {
       inside: found.flatMap(({ inside }) => inside),
-      whole: found.flatMap(({ whole: full }) => full),
+      whole: found.flatMap(({ whole }) => whole),
     }
   }
 
   /**
    * Renders a prompt.
-   * @throws ProxyError `invalid_request` with the template's own error message if it rejects these messages,
-   *   `unsupported` for content that is not text; {@link PythonDamage}
+   * @throws ProxyError `invalid_request` with the template's error message if it rejects these messages, `unsupported`
+   *   for content that is not text; {@link PythonDamage}
    */
   render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
-    const outcome = this.#templateFor(options).render(
+    const outcome = this.#selectTemplate(options).render(
       toJsonList(messages),
       serializeTools(options),
       toVariables(options),
@@ -163,8 +166,8 @@ export class ChatTemplate {
 
   /**
    * Specializes the template to the shape of these messages, and verifies the result on variants of them.
-   * @param paths the places of contents
-   * @returns undefined if it cannot be specialized, or writes the date
+   * @param paths the paths of the contents
+   * @returns undefined if the template cannot be specialized, or writes the date
    * @throws PythonDamage
    */
   specialize(
@@ -172,7 +175,7 @@ export class ChatTemplate {
     options: RenderOptions,
     paths: readonly TextPath[],
   ): Specialization | undefined {
-    const found = this.#templateFor(options).specialize(
+    const found = this.#selectTemplate(options).specialize(
       toJsonList(messages),
       serializeTools(options),
       toVariables(options),
@@ -201,7 +204,7 @@ export class ChatTemplate {
     }
   }
 
-  #templateFor({ tools }: RenderOptions): PythonTemplate {
+  #selectTemplate({ tools }: RenderOptions): PythonTemplate {
     return tools ? this.#withTools : this.#plain
   }
 }

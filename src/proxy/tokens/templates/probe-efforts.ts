@@ -1,4 +1,4 @@
-/** Finds the reasoning efforts that a chat template accepts, by rendering a chat with each of them. */
+/** Determines the reasoning efforts that a chat template accepts by rendering a chat with each of them. */
 import { ProxyError } from '../../../base/errors.ts'
 import {
   type EffortSupport,
@@ -13,7 +13,7 @@ export interface TemplateEfforts extends EffortSupport {
 }
 
 /**
- * Renders a chat with each effort, and with reasoning enabled and disabled.
+ * Renders a chat with each reasoning effort, and with reasoning enabled and disabled.
  * @param render renders a short chat with these variables, and throws ProxyError `invalid_request` if the template
  *   raises an error
  * @returns undefined if the template also rejects the chat without an effort, so that its efforts are unknown
@@ -37,7 +37,7 @@ export async function probeEfforts(
   }
 }
 
-/** Returns the different prompts of the levels; they include undefined if the template rejects a level. */
+/** Returns the distinct prompts of all efforts except `none`, with undefined if the template rejects one of them. */
 function collectLevelTexts(texts: ReadonlyMap<string, string | undefined>): Set<string | undefined> {
   return new Set([...texts].filter(([effort]) => effort !== 'none').map(([, text]) => text))
 }

@@ -1,17 +1,18 @@
-/** The format of a model's prompts: its chat template, or rules that engines use instead. */
+/** Chooses the format of a model's prompts: its chat template, or rules that engines apply instead. */
 
-/** The rules by which prompts are written. `encoder`: those of the code that the model's authors publish. */
+/** The rules by which prompts are rendered. `encoder`: the code that the model's authors publish. */
 export type PromptFormat = 'template' | 'harmony' | 'encoder'
 
+/** A prompt format, and the reason for choosing it. */
 export interface PromptFormatChoice {
   readonly name: PromptFormat
-  /** `files`: the model has a prompt encoder and no chat template. */
+  /** `name`: an option names the format. `files`: the model has a prompt encoder and no chat template. */
   readonly chosenBy: 'name' | 'template' | 'files'
-  /** Template texts, or the file, that indicate the format. */
+  /** The texts in the template, or the file, that indicate the format. */
   readonly evidence: readonly string[]
 }
 
-/** The roles that a template's messages are given in place of those that it drops or rejects. */
+/** The roles in which messages are rendered, because the template drops or rejects some roles. */
 export interface PromptRoles {
   /** The role of developer messages. */
   readonly developer: 'developer' | 'system'
@@ -19,29 +20,29 @@ export interface PromptRoles {
   readonly later_system: 'system' | 'user'
 }
 
-/** Texts that only gpt-oss's template contains. */
+/** Texts that together occur only in gpt-oss's template. */
 const HARMONY_SIGNS = ['<|start|>assistant', '<|channel|>analysis', '<|channel|>commentary']
 
 /** The names of the variables that harmony's rules use. */
 export const HARMONY_VARIABLES = 'reasoning_effort model_identity builtin_tools'
 
-/** The names of the variables that a prompt encoder is called with; see `python/model_encoder.py`. */
+/** The names of the variables that `python/model_encoder.py` converts to arguments of a prompt encoder. */
 export const ENCODER_VARIABLES = 'thinking enable_thinking reasoning_effort drop_thinking thinking_effort'
 
 /**
- * The function of a prompt encoder that writes prompts. `encode_messages` returns a text (DeepSeek), and
- * `build_chat_segments` segments (Kimi K3; see `segments.ts`).
+ * The function of a prompt encoder that the proxy calls. `encode_messages` returns a text (DeepSeek),
+ * `build_chat_segments` returns segments (Kimi K3; see `segments.ts`).
  */
 export type EncoderEntryPoint = 'encode_messages' | 'build_chat_segments'
 
-/** Returns the function that writes prompts, by the encoder's code. */
+/** Returns the entry point that the code of an encoder defines. */
 export function findEntryPoint(source: string): EncoderEntryPoint {
   return /^def build_chat_segments\(/m.test(source) ? 'build_chat_segments' : 'encode_messages'
 }
 
 /**
- * Chooses the prompt format. vLLM writes the prompts of gpt-oss by harmony's rules and ignores the model's template; so
- * does `auto`.
+ * Chooses the prompt format. For gpt-oss, `auto` chooses harmony's rules: vLLM applies them, too, and ignores the
+ * model's template.
  */
 export function choosePromptFormat(
   requested: Exclude<PromptFormat, 'encoder'> | 'auto',

@@ -1,19 +1,24 @@
 /**
- * A template's text for messages of one shape, whatever their contents are: constant texts, and slots for the contents.
- * It holds for contents that meet its conditions. `python/specialize.py` derives it from one rendering, and
+ * A specialization is a template's text for messages of one shape: constant texts, and slots for the contents of the
+ * messages. It is valid for contents that meet its conditions. `python/specialize.py` derives it from one rendering, and
  * `python/encoder_tracing.py` from one call of a prompt encoder.
  */
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 
+/** A template's text for messages of one shape, and the conditions under which it is valid. */
 export interface Specialization {
   pieces: readonly (string | Slot)[]
   conditions: readonly Condition[]
 }
 
-/** A content whose ends were stripped; index -1: the date. */
+/** The index of a content, and the strips to apply to it; index -1: the date. */
 type Slot = readonly [index: number, strips: readonly Strip[]]
-/** Removes characters from an end, null: white space; or all but the last ones. */
+/**
+ * A side of a text, and the characters to remove from it (null: white space); or `last`, and the number of last characters
+ * that remain.
+ */
 type Strip = readonly [side: 'l' | 'r', characters: string | null] | readonly [side: 'last', count: number]
+/** A comparison of a stripped content with a text or another slot, and its required result. */
 type Condition = readonly [
   index: number,
   strips: readonly Strip[],
@@ -25,28 +30,32 @@ type Condition = readonly [
   holds: boolean,
 ]
 
-/** Keys and indices from the list of messages to a text. */
+/** The path of a text: keys and indices, starting at the list of messages. */
 export type TextPath = readonly (string | number)[]
 
-/** Messages without their contents, and the contents. */
+/** The shape of messages, and their contents. */
 export interface ContentSplit {
-  /** Equal for messages that differ in contents only. */
+  /** A key that is equal for messages that differ only in contents. */
   key: string
   contents: readonly string[]
-  /** The place of each content. */
+  /** The path of each content. */
   paths: readonly TextPath[]
 }
 
-/** Longer messages are not worth parsing on the event loop, and shapes of more messages rarely occur again. */
+/** The maximum length of all messages: parsing longer ones on the event loop would cost more than it saves. */
 const MAX_CHARS = 64 * 1024
+/** The maximum number of messages: shapes of more messages rarely occur again. */
 const MAX_MESSAGES = 8
+/** The fields that are contents. */
 const CONTENTS: ReadonlySet<string> = new Set(['content', 'tool_call_id'])
+/** The fields that belong to the shape. */
 const OTHERS: ReadonlySet<string> = new Set(['role', 'name'])
 
 /**
- * Separates messages from their contents.
+ * Separates the contents of messages from their shape.
  * @param from the index of the first message in the conversation that is rendered
- * @returns undefined if a message has other fields than texts, or the messages are too many or too long
+ * @returns undefined if a message has a field other than role, name, content and tool call id, or a value that is not a
+ *   text, and if the messages are too many or too long
  */
 export function splitContents(
   messages: readonly (ChatMessage | string)[],
@@ -74,15 +83,15 @@ export function splitContents(
   return { key: JSON.stringify(shapes), contents, paths }
 }
 
-/** Returns whether the date is part of the text. */
+/** Returns whether the template writes the date. */
 export function writesDate({ pieces }: Specialization): boolean {
   return pieces.some((piece) => typeof piece !== 'string' && piece[0] === -1)
 }
 
 /**
- * Returns whether a specialization writes what the template writes, for the contents that it was derived from and for
- * variants of them. It must by construction; this check does not depend on how it was derived.
- * @param render renders messages with these contents; undefined: the template rejects them
+ * Returns whether a specialization and the template yield the same text for the contents from which the specialization
+ * was derived, and for variants of them. They should by construction; this check is independent of it.
+ * @param render renders messages with these contents; returns undefined if the template rejects them
  */
 export function isVerified(
   specialization: Specialization,
@@ -98,7 +107,7 @@ export function isVerified(
   })
 }
 
-/** Variants that many conditions allow: they keep the beginning, the end or the words of a content. */
+/** Variants of a content. Many meet the conditions, because they preserve its beginning, its end or its words. */
 const VARIANTS: readonly ((content: string, index: number) => string)[] = [
   (content) => `${content}z`,
   (content) => `z${content}`,
@@ -129,14 +138,14 @@ export function fillSlots(
   const readSlot = ([index, strips]: Slot) => strip(contents[index]!, strips)
   for (const [index, strips, kind, other, holds] of conditions) {
     const compared = typeof other === 'string' ? other : readSlot(other)
-    if (ANSWERS[kind](readSlot([index, strips]), compared) !== holds) return undefined
+    if (PREDICATES[kind](readSlot([index, strips]), compared) !== holds) return undefined
   }
   let text = ''
   for (const piece of pieces) text += typeof piece === 'string' ? piece : readSlot(piece)
   return text
 }
 
-const ANSWERS = {
+const PREDICATES = {
   equals: (text: string, other: string) => text === other,
   same: (text: string, other: string) => text === other,
   contains: (text: string, other: string) => text.includes(other),

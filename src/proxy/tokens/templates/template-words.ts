@@ -1,38 +1,43 @@
 /**
- * Finds messages that contain a word which their template searches for: a switch such as `/no_think`, or text that it
- * treats as its own markup. Such a text must reach the template unchanged; all other texts are equivalent to it.
+ * Finds messages that contain a word which their template searches for: a switch such as `/no_think`, or text that the
+ * template treats as its own markup. Such messages must reach the template unchanged. Any other text can be replaced by
+ * a sentinel without changing the rest of the prompt.
  */
 import { SideTable } from '../../../base/side-table.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 
-/** The words that `python/template_words.py` finds. */
+/** The words that `python/template_words.py` finds in a template. */
 export interface TemplateWords {
   /** Words that are searched for in texts. */
   readonly inside: readonly string[]
-  /** Texts that are compared with a complete text. */
+  /** Words that are compared with complete texts. */
   readonly whole: readonly string[]
 }
 
 /**
- * Whether a message contains such a word: each message is part of many requests, but is searched once. A process has
- * one template.
+ * Whether a message contains such a word. The result is cached, because a message is part of many requests; it does not
+ * depend on the finder, because a process has one template.
  */
 const saysWord = new SideTable<Message, boolean>()
 
+/** Finds the words of a template in messages. */
 export class WordFinder {
   readonly #inside: RegExp | undefined
   readonly #full: ReadonlySet<string>
 
   constructor({ inside, whole: full }: TemplateWords) {
-    // Arguments are JSON text. Templates may convert a text to lower case.
+    // Tool arguments contain words in JSON's notation. Templates may convert a text to lower case.
     const written = new Set(inside.flatMap((word) => [word, JSON.stringify(word).slice(1, -1)]))
     const pattern = [...written].map((word) => word.replaceAll(/\W/g, '\\$&')).join('|')
     this.#inside = written.size > 0 ? new RegExp(pattern, 'i') : undefined
     this.#full = new Set(full)
   }
 
-  /** @param known the message in its session's conversation */
+  /**
+   * Returns whether a message contains a word of the template.
+   * @param known the message in its session's conversation, to which the result is attached
+   */
   isIn(message: ChatMessage, known?: Message): boolean {
     if (known === undefined) return this.#isContainedIn(message)
     return saysWord.get(known) ?? saysWord.attach(known, this.#isContainedIn(message))
@@ -43,7 +48,7 @@ export class WordFinder {
   }
 }
 
-/** Returns a message's content as one text; undefined if it is empty. */
+/** Returns the text of a message's content; undefined if it is empty. */
 export function getMessageText({ content }: ChatMessage): string | undefined {
   return collectTexts(content).join('\n') || undefined
 }
@@ -54,6 +59,7 @@ function getTexts(message: ChatMessage): string[] {
   return [...collectTexts(content), reasoning_content, reasoning, ...called].filter(isText)
 }
 
+/** The fields of a message that contain text besides its content. */
 interface TextFields {
   reasoning_content?: unknown
   reasoning?: unknown

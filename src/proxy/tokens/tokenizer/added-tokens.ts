@@ -1,40 +1,45 @@
-/** Finds added tokens in a text: those that a tokenizer has in addition to its vocabulary, such as `<|im_end|>`. */
+/**
+ * Finds added tokens in a text: those that a tokenizer has in addition to its model's vocabulary, such as `<|im_end|>`.
+ */
 
 /** An entry of a tokenizer.json's `added_tokens`. */
 export interface AddedToken {
   id: number
   content: string
+  /** Whether decoders can omit the token. Default: false. */
   special?: boolean
-  /** Whether it includes the white space before it, or after it. */
+  /** Whether a match includes the white space before the token. */
   lstrip?: boolean
+  /** Whether a match includes the white space after the token. */
   rstrip?: boolean
-  /** Whether it is not recognized inside a word. */
+  /** Whether the token is recognized only if no letter or digit is adjacent to it. */
   single_word?: boolean
-  /** Whether it is searched for in normalized text. */
+  /** Whether the token is searched for in normalized text. */
   normalized?: boolean
 }
 
+/** An added token in a text. */
 export interface TokenMatch {
   id: number
   begin: number
-  /** The index after its last character. */
+  /** The index after the token's last character. */
   end: number
 }
 
-/** A trie node: a prefix that tokens have in common. */
+/** A trie node, which represents a common prefix of tokens. */
 interface TokenPrefix {
   /** The id of the token that equals the prefix; undefined if none does. */
   id: number | undefined
-  /** The longer prefixes, by the code of the next character. */
+  /** The nodes of longer prefixes, by the UTF-16 code unit that follows. */
   readonly next: Map<number, TokenPrefix>
 }
 
-/** Finds added tokens as tokenizers do: the leftmost match, and the longest at that position. */
+/** Finds added tokens as tokenizers do: the leftmost match, and the longest one at its position. */
 export class AddedTokenFinder {
   readonly #root: TokenPrefix = { id: undefined, next: new Map() }
   readonly #firstCharacter: RegExp
 
-  /** @param ids by text */
+  /** @param ids the ids of the added tokens by text */
   constructor(ids: ReadonlyMap<string, number>) {
     for (const [text, id] of ids) if (text !== '') this.#add(text, id)
     const firsts = [...this.#root.next.keys()].map((code) => `\\u${code.toString(16).padStart(4, '0')}`)
@@ -52,6 +57,7 @@ export class AddedTokenFinder {
     at.id = id
   }
 
+  /** Generates the matches in a text from left to right. */
   *find(text: string): Generator<TokenMatch> {
     const pattern = new RegExp(this.#firstCharacter)
     for (let match = pattern.exec(text); match !== null; match = pattern.exec(text)) {

@@ -1,37 +1,36 @@
 /**
- * Converts a tokenizer of tiktoken's kind to a `tokenizer.json`: a vocabulary of byte strings in the order of their
- * ranks, a regular expression that splits texts, and special tokens.
+ * Converts a tokenizer in tiktoken's format (byte strings in the order of their ranks, a regular expression that splits
+ * texts, and special tokens) to a `tokenizer.json`.
  *
- * tiktoken has no list of merges: of all adjacent tokens whose concatenation is a token, it merges those with the lowest
- * rank first, and the leftmost of equal ones. Up to the moment at which a token comes into being, no merge crosses its
- * ends, so the merges inside it are those of its bytes alone, and the last one is always the same pair. One merge
- * per token, in the order of the ranks, therefore has the same result.
+ * tiktoken has no list of merges: of all adjacent tokens whose concatenation is a token, it merges the pair with the
+ * lowest rank first, and the leftmost of equal pairs. Before a token is formed, no merge crosses its ends, so the
+ * merges inside it are those of its bytes alone, and the last one always joins the same pair. A list with one merge per
+ * token, in the order of the ranks, therefore has the same result.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { AddedToken } from './added-tokens.ts'
 import { encodeByteLevel } from './token-pieces.ts'
 import type { TokenizerJson } from './tokenizer-files.ts'
 
-/** A token that is found in a text before the texts between such tokens are split by the pattern. */
-export type SpecialToken = Pick<AddedToken, 'id' | 'content' | 'special'>
-
+/** A tokenizer in tiktoken's format. */
 export interface BytePairTokenizer {
   /** The tokens by rank, each with one character from U+0000 to U+00FF per byte. */
   tokens: readonly string[]
   /** The id of the token with rank 0. */
   firstId: number
-  /** The expression whose matches are tokenized one by one. */
+  /** The regular expression that splits texts; each match is tokenized separately. */
   pattern: string
-  specialTokens: readonly SpecialToken[]
+  /** tiktoken's special tokens, which are recognized before the pattern splits the texts between them. */
+  addedTokens: readonly AddedToken[]
 }
 
 /**
- * Returns the tokenizer in the form of Hugging Face's library.
+ * Converts a tokenizer to the `tokenizer.json` of Hugging Face's library.
  * @param path the tokenizer's file, for error messages
- * @throws ProxyError `config_invalid` if tokens are missing, or occur twice
+ * @throws ProxyError `config_invalid` if the token of a byte is missing, or a token occurs twice
  */
 export function createTokenizerJson(tokenizer: BytePairTokenizer, path: string): TokenizerJson {
-  const { tokens, firstId, pattern, specialTokens } = tokenizer
+  const { tokens, firstId, pattern, addedTokens } = tokenizer
   const ranks = new Map(tokens.map((token, rank) => [token, rank]))
   if (ranks.size !== tokens.length) throw createInvalidFileError(path, 'a token occurs twice')
   for (let byte = 0; byte < 256; byte += 1) {
@@ -39,12 +38,12 @@ export function createTokenizerJson(tokenizer: BytePairTokenizer, path: string):
       throw createInvalidFileError(path, `there is no token for the byte ${byte}`)
   }
   const names = tokens.map(encodeByteLevel)
-  // The model, nearly all of the file, is last: the other fields can be read without it.
+  // The model, which is nearly all of the file, is the last field, so that the other fields can be read without it.
   return {
     version: '1.0',
     truncation: null,
     padding: null,
-    added_tokens: specialTokens.map(toAddedToken),
+    added_tokens: addedTokens.map(withAllFlags),
     normalizer: null,
     pre_tokenizer: {
       type: 'Sequence',
@@ -63,9 +62,9 @@ export function createTokenizerJson(tokenizer: BytePairTokenizer, path: string):
       end_of_word_suffix: null,
       fuse_unk: false,
       byte_fallback: false,
-      // tiktoken looks a match up as a whole first: a token may be out of reach of the merges.
+      // tiktoken first looks up the complete match, because merges cannot form every token.
       ignore_merges: true,
-      vocab: makeVocabulary(names, firstId, specialTokens, path),
+      vocab: makeVocabulary(names, firstId, addedTokens, path),
       merges: tokens.flatMap((token) => {
         const pair = findLastMerge(token, ranks)
         return pair === undefined ? [] : [pair.map((rank) => names[rank]!)]
@@ -74,7 +73,8 @@ export function createTokenizerJson(tokenizer: BytePairTokenizer, path: string):
   } as TokenizerJson
 }
 
-function toAddedToken({ id, content, special }: SpecialToken): AddedToken {
+/** Returns an added token with all flags, which the library requires. */
+function withAllFlags({ id, content, special }: AddedToken): AddedToken {
   return {
     id,
     content,
@@ -86,16 +86,16 @@ function toAddedToken({ id, content, special }: SpecialToken): AddedToken {
   }
 }
 
-/** The library gives a special token that is not in the vocabulary the next free id, so they are all in it. */
+/** Returns the ids of all tokens. It includes special tokens, because the library assigns other ids to absent ones. */
 function makeVocabulary(
   names: readonly string[],
   firstId: number,
-  specialTokens: readonly SpecialToken[],
+  addedTokens: readonly AddedToken[],
   path: string,
 ): Record<string, number> {
   const ids = new Map(names.map((name, rank) => [name, firstId + rank]))
   const taken = new Set(ids.values())
-  for (const { content, id } of specialTokens) {
+  for (const { content, id } of addedTokens) {
     if (ids.has(content) || taken.has(id))
       throw createInvalidFileError(
         path,
@@ -108,8 +108,8 @@ function makeVocabulary(
 }
 
 /**
- * Returns the ranks of the two tokens that are merged last into `token`; undefined for one byte, and if the merges of
- * its bytes end otherwise, so that it can only be found as a whole.
+ * Returns the ranks of the two tokens whose merge forms `token`; undefined for a single byte, and for a token that the
+ * merges of its bytes do not form.
  */
 export function findLastMerge(
   token: string,
@@ -124,8 +124,9 @@ export function findLastMerge(
 
 /**
  * Merges bytes as tiktoken does.
- * @param onMerge receives the begin of the left token, the begin of the right one, and its end
- * @returns the end of each token that remains
+ * @param onMerge receives, for each merge, the begin of the left token, the begin of the right token, and the end of
+ *   the right token
+ * @returns the end of each resulting token
  */
 export function mergeBytes(
   bytes: string,
@@ -148,6 +149,7 @@ export function mergeBytes(
   }
 }
 
+/** Returns the error for a tokenizer that cannot be converted. */
 export function createInvalidFileError(path: string, reason: string): ProxyError {
   return new ProxyError(
     'config_invalid',

@@ -1,7 +1,7 @@
 /**
- * A cache of token ids by content, shared by all sessions. A tokenizer splits every text at its special tokens first,
- * so the ids between two of them depend only on the text there. System prompts and tools, the tasks of other samples in
- * a group, and everything before a branch or a restart are found in the cache instead of being tokenized again.
+ * Caches token ids by content, for all sessions. A tokenizer first splits every text at its special tokens, so the ids
+ * between two of them depend only on the text between them. The cache therefore contains the ids of system prompts and
+ * tools, of the tasks of other samples in a group, and of everything before a branch or a restart.
  */
 import { hash } from 'node:crypto'
 import { LruCache } from '../../../base/lru-cache.ts'
@@ -12,40 +12,41 @@ import { cutAtSpaces } from './safe-cuts.ts'
 
 /** The default cache size: 16 million ids. */
 const MAX_BYTES = 64 * 1024 * 1024
-/** Shorter segments are looked up together with adjacent ones. */
+/** The minimum length of a segment. Shorter ones are joined with adjacent ones. */
 const MIN_CHARS = 256
 /**
- * The number of segments of a prompt that are tokenized concurrently. All segments of a long prompt would add hundreds
- * of entries to the encoder's queue.
+ * The maximum number of segments of a prompt that are tokenized concurrently, so that a long prompt does not add
+ * hundreds of entries to the encoder's queue.
  */
-const PIECES_AT_ONCE = 4
+const MAX_CONCURRENT_SEGMENTS = 4
 /**
- * The number of characters to tokenize before yielding to the event loop: less than a millisecond of work for a
- * synchronous encoder.
+ * The number of characters to tokenize before yielding to the event loop, which takes a synchronous encoder less than a
+ * millisecond.
  */
-const STRETCH_CHARS = 32 * 1024
+const CHARS_PER_SLICE = 32 * 1024
 /** The approximate size of an entry's key and map slot. */
 const ENTRY_BYTES = 200
 
-/** Encodes a segment of a prompt. @param promptChars length of the complete prompt */
+/** Encodes a segment of a prompt. @param promptChars the length of the complete prompt */
 type SegmentEncoding = (text: string, promptChars: number) => Promise<ArrayLike<number>>
 
 interface ContentCacheOptions {
   /** The maximum size. Default: 64 MiB. */
   maxBytes?: number
-  /** The result of `mayCutAtSpaces`: whether parts of long texts are cached separately. Default: no. */
+  /** Whether long segments are cut at spaces and cached in parts; see `mayCutAtSpaces`. Default: no. */
   cutsAtSpaces?: boolean
 }
 
+/** Encodes prompts with a cache of the ids of their segments. */
 export class ContentCache {
   readonly #encode: SegmentEncoding
   readonly #finder: AddedTokenFinder | undefined
   readonly #boundaries: ReadonlySet<number>
   readonly #cutsAtSpaces: boolean
   /** The ids by hash of the text. */
-  readonly #known: LruCache<string, Int32Array>
+  readonly #cache: LruCache<string, Int32Array>
   /** Encodings in progress, shared by sessions that begin with the same prompt. */
-  readonly #underWay = new Map<string, Promise<Int32Array>>()
+  readonly #pending = new Map<string, Promise<Int32Array>>()
 
   constructor(
     encode: SegmentEncoding,
@@ -53,80 +54,82 @@ export class ContentCache {
     { maxBytes = MAX_BYTES, cutsAtSpaces = false }: ContentCacheOptions = {},
   ) {
     this.#encode = encode
-    this.#known = new LruCache(maxBytes, ({ byteLength }) => byteLength + ENTRY_BYTES)
+    this.#cache = new LruCache(maxBytes, ({ byteLength }) => byteLength + ENTRY_BYTES)
     this.#cutsAtSpaces = cutsAtSpaces
-    // Tokens that are searched for in normalized text are found later, in the text between the others.
+    // The tokenizer searches for `normalized` tokens later, in the text between the other added tokens.
     const early = addedTokens.filter(({ normalized }) => !normalized)
     const isPlain = ({ special, lstrip, rstrip }: AddedToken) => special === true && !lstrip && !rstrip
     this.#boundaries = new Set(early.filter(isPlain).map(({ id }) => id))
-    // A match of a `single_word` token depends on adjacent characters, not only on its position.
+    // Whether a `single_word` token matches depends on the characters next to it, which may be in another segment.
     const isClear = early.every(({ single_word }) => !single_word) && this.#boundaries.size > 0
     this.#finder = isClear
       ? new AddedTokenFinder(new Map(early.map(({ content, id }) => [content, id])))
       : undefined
   }
 
-  /** Clears the cache, after its encoder has returned wrong ids. */
+  /** Clears the cache after the encoder has returned wrong ids. */
   clear(): void {
-    this.#known.clear()
-    this.#underWay.clear()
+    this.#cache.clear()
+    this.#pending.clear()
   }
 
-  /** Returns the same ids as encoding the complete text at once. @throws errors of the encoder */
+  /** Returns the ids of a prompt, which equal those of encoding it without the cache. @throws errors of the encoder */
   async encode(text: string): Promise<Int32Array> {
-    // A complete text is cached only if it is short, such as the end of a message.
+    // Without boundaries, only short texts are cached, such as the end of a message.
     if (this.#finder === undefined && text.length >= MIN_CHARS)
       return Int32Array.from(await this.#encode(text, text.length))
     const full = this.#splitContent(text)
-    const pieces = this.#cutsAtSpaces ? full.flatMap(cutAtSpaces) : full
-    const parts = new Array<Int32Array>(pieces.length)
+    const segments = this.#cutsAtSpaces ? full.flatMap(cutAtSpaces) : full
+    const parts = new Array<Int32Array>(segments.length)
     let next = 0
-    let charsInARow = 0
+    let charsInSlice = 0
     const encodeSome = async () => {
-      while (next < pieces.length) {
+      while (next < segments.length) {
         const index = next++
-        const segment = pieces[index]!
-        const ids = this.#remembered(segment, text.length)
-        if (ids instanceof Promise) charsInARow += segment.length
+        const segment = segments[index]!
+        const ids = this.#getIds(segment, text.length)
+        if (ids instanceof Promise) charsInSlice += segment.length
         parts[index] = await ids
-        if (charsInARow <= STRETCH_CHARS) continue
-        charsInARow = 0
+        if (charsInSlice <= CHARS_PER_SLICE) continue
+        charsInSlice = 0
         await yieldToEventLoop()
       }
     }
-    await Promise.all(Array.from({ length: PIECES_AT_ONCE }, encodeSome))
+    await Promise.all(Array.from({ length: MAX_CONCURRENT_SEGMENTS }, encodeSome))
     return concatIds(...parts)
   }
 
-  /** Splits a text into segments that begin with a boundary, except the first; adjacent short ones are joined. */
+  /**
+   * Splits a text into segments, each of which except the first begins with a boundary. Adjacent short ones are joined.
+   */
   #splitContent(text: string): string[] {
     if (this.#finder === undefined || text.length < MIN_CHARS) return [text]
     const begins = [...this.#finder.find(text)]
       .filter(({ id }) => this.#boundaries.has(id))
       .map(({ begin }) => begin)
-    const pieces: string[] = []
+    const segments: string[] = []
     let shortFrom: number | undefined
     let from = 0
     for (const to of [...begins.filter((begin) => begin > 0), text.length]) {
       if (to - from >= MIN_CHARS) {
-        if (shortFrom !== undefined) pieces.push(text.slice(shortFrom, from))
+        if (shortFrom !== undefined) segments.push(text.slice(shortFrom, from))
         shortFrom = undefined
-        pieces.push(text.slice(from, to))
+        segments.push(text.slice(from, to))
       } else shortFrom ??= from
       from = to
     }
-    if (shortFrom !== undefined) pieces.push(text.slice(shortFrom))
-    return pieces
+    if (shortFrom !== undefined) segments.push(text.slice(shortFrom))
+    return segments
   }
 
-  #remembered(text: string, promptChars: number): Promise<Int32Array> | Int32Array {
+  #getIds(text: string, promptChars: number): Promise<Int32Array> | Int32Array {
     const key = hash('sha256', text, 'base64')
-    const existing = this.#known.get(key) ?? this.#underWay.get(key)
+    const existing = this.#cache.get(key) ?? this.#pending.get(key)
     if (existing !== undefined) return existing
     const encoding = this.#encode(text, promptChars).then((ids) => Int32Array.from(ids))
-    this.#underWay.set(key, encoding)
-    const isWaitedFor = () => this.#underWay.get(key) === encoding && this.#underWay.delete(key)
-    encoding.then((ids) => isWaitedFor() && this.#known.set(key, ids), isWaitedFor)
+    this.#pending.set(key, encoding)
+    const removePending = () => this.#pending.get(key) === encoding && this.#pending.delete(key)
+    encoding.then((ids) => removePending() && this.#cache.set(key, ids), removePending)
     return encoding
   }
 }

@@ -1,7 +1,8 @@
 /**
- * Encodes text to ids: off the event loop, with Hugging Face's tokenizer in Rust, if npm has a binary for this machine;
- * else synchronously, with the one in JavaScript, which is slower and returns different ids for some texts (with
- * Unicode digits, for example). `fast-encoder.ts` is a faster encoder that is verified against the Rust one.
+ * Encodes text to ids. Hugging Face's tokenizer in Rust does so off the event loop, if npm has a binary for this
+ * machine. Otherwise, its JavaScript tokenizer does so synchronously; it is slower and returns different ids for some
+ * texts (with Unicode digits, for example). `fast-encoder.ts` contains a faster encoder, which is verified against the
+ * Rust one.
  */
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
@@ -10,25 +11,29 @@ import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
 import { readTokenizerFiles } from './tokenizer-files.ts'
 import type { TokenNames } from './vocabulary.ts'
 
+/** Encodes texts to token ids. */
 export interface TextEncoder {
   readonly kind: 'fastokens' | 'rust' | 'javascript'
   /**
-   * @param promptChars length of the prompt that contains the text; default: the text is the complete prompt
+   * Encodes a text. Texts of short prompts precede those of long prompts.
+   * @param promptChars the length of the prompt that contains the text; default: that of the text
    * @throws ProxyError `queue_full`, `shutting_down`, `internal`
    */
   encode(text: string, promptChars?: number): Promise<ArrayLike<number>>
   /**
-   * Registers a listener for a fault, past or future, after which another encoder is used. Present if the encoder may
-   * return wrong ids.
+   * Registers a listener for a past or future fault, after which another encoder is used. Absent if the encoder is the
+   * reference.
    */
   onFault?(listener: TokenizerFaultListener): void
   close(): Promise<void>
 }
 
-/** The reason why an encoder is no longer used. It contains nothing that reveals a text. */
+/** The reason why an encoder is no longer used. It does not contain the text, which may be confidential. */
 export interface TokenizerFault {
   why: string
+  /** The SHA-256 of the text, in hexadecimal. */
   textSha256?: string
+  /** The length of the text. */
   chars?: number
   error?: unknown
 }
@@ -38,14 +43,14 @@ export type TokenizerFaultListener = (fault: TokenizerFault) => void
 /**
  * Opens the Rust encoder, which also provides the names of tokens.
  * @returns undefined if there is no binary for this machine
- * @throws ProxyError `config_invalid` if it cannot use this tokenizer.json
+ * @throws ProxyError `config_invalid` if the library cannot read `tokenizer.json`
  */
 export async function openRustEncoder(directory: string): Promise<RustEncoder | undefined> {
   const library = await import('tokenizers').catch(() => undefined)
   if (library === undefined) return undefined
   try {
     const tokenizer = library.Tokenizer.fromFile(join(directory, 'tokenizer.json'))
-    // A file may enable truncation and padding; transformers disables them for prompts.
+    // The file may enable truncation and padding, which transformers disables for prompts.
     tokenizer.disableTruncation()
     tokenizer.disablePadding()
     return new RustEncoder(tokenizer)
@@ -57,7 +62,8 @@ export async function openRustEncoder(directory: string): Promise<RustEncoder | 
 }
 
 /**
- * Opens an encoder that recognizes no added tokens: it reads their text as any other. Blocks for up to a second.
+ * Opens an encoder that recognizes no added tokens, so that their text is encoded like any other. Blocks for up to a
+ * second.
  * @throws ProxyError `config_invalid` if the files cannot be used
  */
 export async function openPlainEncoder(directory: string): Promise<TextEncoder> {
@@ -79,17 +85,18 @@ export function createJavaScriptEncoder(tokenizer: Tokenizer): TextEncoder {
   return { kind: 'javascript', encode: async (text) => tokenizer.encode(text), close: async () => {} }
 }
 
-/** The methods of the library's tokenizer that are used here. Each text is encoded on one of libuv's threads. */
+/** The methods of the library's tokenizer that are used here. `encode` runs on one of libuv's threads. */
 interface RustTokenizer {
   encode(text: string, pair: null, options: { addSpecialTokens: boolean }): Promise<{ getIds(): number[] }>
   idToToken(id: number): string | null
   tokenToId(token: string): number | null
 }
 
+/** A queued text. */
 interface Job {
   text: string
   promptChars: number
-  /** The number of shorter texts that were encoded before it. */
+  /** The number of texts of shorter prompts that were encoded before this one. */
   overtaken: number
   resolve(ids: number[]): void
   reject(error: ProxyError): void
@@ -97,21 +104,24 @@ interface Job {
 
 /**
  * The number of texts of long prompts that are encoded concurrently. libuv has four threads, which file and DNS
- * operations also use; the event loop occupies one core. One additional thread serves short prompts only: they take a
- * millisecond, a long one some hundreds.
+ * operations also use, and the event loop occupies one core. One more thread serves only short prompts, which take a
+ * millisecond, whereas a long one takes some hundreds.
  */
 const LONG_THREADS = Math.max(1, Math.min(2, availableParallelism() - 1))
+/** The length above which a prompt is long. */
 const LONG_CHARS = 16 * 1024
 const MAX_QUEUED = 4096
+/** The number of times that a text may be overtaken before it alternates with the shortest ones. */
 const MAX_OVERTAKEN = 64
 
+/** Hugging Face's tokenizer in Rust, with a queue that prefers short prompts. */
 export class RustEncoder implements TextEncoder, TokenNames {
   readonly kind = 'rust'
   readonly #tokenizer: RustTokenizer
   readonly #queue: Job[] = []
   #running = 0
   #runningLong = 0
-  #isTurnOfWaited = false
+  #prefersWaiting = false
   #closed = false
 
   constructor(tokenizer: RustTokenizer) {
@@ -130,7 +140,7 @@ export class RustEncoder implements TextEncoder, TokenNames {
   }
 
   getToken(id: number): string | undefined {
-    // The library would accept -1, 0.5 and 2^32 as ids of other tokens.
+    // The library would convert -1, 0.5 and 2^32 to the ids of other tokens.
     return id >>> 0 === id ? (this.#tokenizer.idToToken(id) ?? undefined) : undefined
   }
 
@@ -153,9 +163,9 @@ export class RustEncoder implements TextEncoder, TokenNames {
   }
 
   /**
-   * Selects the next text. Short prompts precede long ones, but texts that have been overtaken too often alternate with
-   * the shortest.
-   * @returns undefined: none may begin now
+   * Selects the next text. Short prompts precede long ones, but texts that were overtaken too often alternate with the
+   * shortest ones.
+   * @returns its index in the queue; undefined if no text may be encoded now
    */
   #next(): number | undefined {
     const mayBeLong = this.#runningLong < LONG_THREADS
@@ -166,8 +176,8 @@ export class RustEncoder implements TextEncoder, TokenNames {
       if (job.overtaken >= MAX_OVERTAKEN) waited ??= index
       if (shortest === undefined || job.promptChars < this.#queue[shortest]!.promptChars) shortest = index
     }
-    this.#isTurnOfWaited = waited !== undefined && !this.#isTurnOfWaited
-    return this.#isTurnOfWaited ? waited : shortest
+    this.#prefersWaiting = waited !== undefined && !this.#prefersWaiting
+    return this.#prefersWaiting ? waited : shortest
   }
 
   async #run(job: Job): Promise<void> {

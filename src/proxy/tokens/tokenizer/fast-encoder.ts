@@ -1,7 +1,8 @@
 /**
- * Encodes text to ids with fastokens, if the addon beside this file was built: 40 to 100 times as fast as Hugging
- * Face's library, which remains the reference. The results for texts that other tokenizers encoded wrongly are compared
- * before the first prompt, then those for a share of all texts; after the first difference the addon is not used again.
+ * Encodes text to ids with fastokens, if its addon was built (`fastokens/`). It is 40 to 100 times as fast as Hugging
+ * Face's library, which remains the reference. Before the first prompt, the ids of texts that other tokenizers have
+ * encoded wrongly are compared with those of the reference, and later those of a share of all texts. After a
+ * difference, the addon is not used again.
  */
 import { hash } from 'node:crypto'
 import { join } from 'node:path'
@@ -9,25 +10,32 @@ import { loadOwnAddon } from '../../../base/assets.ts'
 import type { TextEncoder, TokenizerFault, TokenizerFaultListener } from './encoder.ts'
 import { createProofTexts } from './proof-texts.ts'
 
-/** The interface of `fastokens/addon.rs`. */
+/** The interface of `FastTokenizer` in `fastokens/addon.rs`. */
 interface FastTokenizer {
   encodeNow(text: string): Int32Array
   encode(text: string): Promise<Int32Array>
 }
 
+/** The exports of the addon. */
 interface Addon {
   FastTokenizer: { open(path: string): Promise<FastTokenizer> }
 }
 
-/** The interval of comparisons, in texts. At this rate, comparing takes as much time as encoding all of them. */
-const TEXTS_A_CHECK = 64
-/** The maximum length of a text that is encoded on this thread: 0.1 ms, less than a round trip to another thread. */
-const NOW_CHARS = 8 * 1024
+/**
+ * The interval of comparisons, in texts. Comparing one of 64 texts takes about as much time as encoding all of them.
+ */
+const TEXTS_PER_CHECK = 64
+/**
+ * The maximum length of a text that is encoded on this thread: it takes 0.1 ms, less than a round trip to another
+ * thread.
+ */
+const MAX_SYNC_CHARS = 8 * 1024
 
 /**
- * Reads a `tokenizer.json` on another thread, in a second or two.
+ * Reads a `tokenizer.json` on another thread, which takes one or two seconds. {@link openFastEncoder} reports a
+ * failure.
  * @param directory contains the file
- * @returns undefined: the addon was not built. {@link openFastEncoder} reports a failure
+ * @returns undefined if the addon was not built
  */
 export function loadFastTokenizer(directory: string): Promise<FastTokenizer | undefined> {
   const loading = (async () => {
@@ -39,10 +47,10 @@ export function loadFastTokenizer(directory: string): Promise<FastTokenizer | un
 }
 
 /**
- * Verifies the addon and returns its encoder.
- * @param loading the addon's tokenizer, of the same file as the reference's
+ * Compares the addon with the reference, and returns an encoder that uses the addon as long as both agree.
+ * @param loading the addon's tokenizer, read from the same file as the reference
  * @param addedTokens the texts of the added tokens
- * @returns undefined: the addon was not built
+ * @returns undefined if the addon was not built
  */
 export async function openFastEncoder(
   loading: Promise<FastTokenizer | undefined>,
@@ -55,6 +63,7 @@ export async function openFastEncoder(
   return wasBuilt ? encoder : undefined
 }
 
+/** An encoder that uses the addon until its first fault, and the reference after it. */
 export class FastEncoder implements TextEncoder {
   readonly #reference: TextEncoder
   readonly #listeners: TokenizerFaultListener[] = []
@@ -67,8 +76,8 @@ export class FastEncoder implements TextEncoder {
   }
 
   /**
-   * Waits for the addon's tokenizer. @param loading resolves to undefined if there is no addon @returns whether there
-   * is one
+   * Waits for the addon's tokenizer. @param loading resolves to undefined if the addon was not built @returns whether
+   * it was built
    */
   async open(loading: Promise<FastTokenizer | undefined>): Promise<boolean> {
     try {
@@ -80,7 +89,7 @@ export class FastEncoder implements TextEncoder {
     }
   }
 
-  /** Registers a listener, and reports a past fault to it. */
+  /** Registers a listener for a fault. A past fault is reported immediately. */
   onFault(listener: TokenizerFaultListener): void {
     this.#listeners.push(listener)
     if (this.#fault) listener(this.#fault)
@@ -94,11 +103,11 @@ export class FastEncoder implements TextEncoder {
     const ids = await this.#encodeFast(text)
     if (ids === undefined) return this.#reference.encode(text, promptChars)
     this.#texts += 1
-    if (this.#texts % TEXTS_A_CHECK === 0) void this.#compare(text, ids)
+    if (this.#texts % TEXTS_PER_CHECK === 0) void this.#compare(text, ids)
     return ids
   }
 
-  /** Compares the ids of both encoders. */
+  /** Compares the ids of addon and reference for a text. */
   async check(text: string): Promise<void> {
     const ids = await this.#encodeFast(text)
     if (ids !== undefined) await this.#compare(text, ids)
@@ -109,10 +118,10 @@ export class FastEncoder implements TextEncoder {
     await this.#reference.close()
   }
 
-  /** Encodes with the addon. @returns undefined: the reference must be used */
+  /** Encodes a text with the addon. @returns undefined if the reference must be used */
   async #encodeFast(text: string): Promise<Int32Array | undefined> {
     try {
-      return text.length <= NOW_CHARS ? this.#fast?.encodeNow(text) : await this.#fast?.encode(text)
+      return text.length <= MAX_SYNC_CHARS ? this.#fast?.encodeNow(text) : await this.#fast?.encode(text)
     } catch (error) {
       this.#fail({ why: 'fastokens cannot tokenize a text', ...computeFingerprint(text), error })
       return undefined
@@ -120,7 +129,7 @@ export class FastEncoder implements TextEncoder {
   }
 
   async #compare(text: string, ids: Int32Array): Promise<void> {
-    // A busy or closed reference does not indicate a fault of the addon.
+    // An error of a busy or closed reference is not a fault of the addon.
     const expected = await this.#reference.encode(text).catch(() => undefined)
     if (expected === undefined || this.#fast === undefined) return
     if (expected.length === ids.length && ids.every((id, index) => id === expected[index])) return

@@ -1,17 +1,17 @@
 /**
- * Finds fixed strings in a text that is still being written. Each character is processed once, regardless of the number
- * and length of the markers and of the way in which the text is split (Aho and Corasick, 1975).
+ * Finds markers (fixed strings) in a text that arrives in parts. Each character is processed once, regardless of the
+ * number and length of the markers and of how the text is split (Aho and Corasick, 1975).
  */
 
-/** A set of markers to search for, which any number of searches can share. */
+/** A set of markers, which any number of searches can share. */
 export class MarkerSet {
-  /** The next node by node and UTF-16 code. Node 0 represents the empty prefix. */
+  /** The next node by node and UTF-16 code unit ({@link getEdgeKey}). Node 0 represents the empty prefix. */
   readonly #edges = new Map<number, number>()
-  /** Per node: the longest prefix of a marker that is a suffix of the node's text. */
+  /** Per node: the node of the longest shorter prefix of a marker that is a suffix of the node's prefix. */
   readonly #fallbacks: number[] = [0]
-  /** Per node: the number of characters on the path to it. */
+  /** Per node: the length of its prefix. */
   readonly #depths: number[] = [0]
-  /** Per node: the longest marker that ends there. */
+  /** Per node: the longest marker that is a suffix of its prefix. */
   readonly #found: (string | undefined)[] = [undefined]
   readonly #hasEdges: boolean[] = [false]
 
@@ -20,7 +20,7 @@ export class MarkerSet {
     this.#linkFallbacks()
   }
 
-  /** Returns the node after `code`. */
+  /** Returns the node that follows `node` if the next code unit is `code`. */
   getNextNode(node: number, code: number): number {
     for (let from = node; ; from = this.#fallbacks[from]!) {
       const next = this.#edges.get(getEdgeKey(from, code))
@@ -29,14 +29,14 @@ export class MarkerSet {
     }
   }
 
-  /** Returns the marker that is complete at this node; the longest if several end here. */
+  /** Returns the longest marker that ends at this node. */
   getMarkerAt(node: number): string | undefined {
     return this.#found[node]
   }
 
-  /** Returns the number of characters on the path to this node that may begin a marker. */
+  /** Returns the number of characters before this node that may be the beginning of a marker. */
   getBeginningLength(node: number): number {
-    // A complete marker that is not a prefix of a longer one cannot continue, but its suffix may begin another.
+    // A complete marker that is not a prefix of a longer one cannot continue, but its suffix may begin another marker.
     return this.#depths[this.#hasEdges[node] ? node : this.#fallbacks[node]!]!
   }
 
@@ -58,7 +58,7 @@ export class MarkerSet {
     this.#found[node] = marker
   }
 
-  /** Links shorter prefixes first, because each fallback is shorter than its node. */
+  /** Computes the fallbacks, those of shorter prefixes first, because each fallback depends on shorter ones. */
   #linkFallbacks(): void {
     const byDepth = [...this.#edges].sort(([, a], [, b]) => this.#depths[a]! - this.#depths[b]!)
     for (const [edge, node] of byDepth) {
@@ -77,9 +77,10 @@ function getEdgeKey(node: number, code: number): number {
   return node * CODES + code
 }
 
+/** A marker in a text that arrives in parts. */
 export interface MarkerMatch {
   marker: string
-  /** The index of its end in the text that was read; it may have begun in an earlier one. */
+  /** The index of the marker's end in the last part; the marker may begin in an earlier part. */
   end: number
 }
 
@@ -92,7 +93,7 @@ export class MarkerSearch {
     this.#markers = markers
   }
 
-  /** Reads `text` from index `from` up to the first marker that is complete, else to its end. */
+  /** Reads `text` from index `from` to the end of the first complete marker, or to the end of the text. */
   read(text: string, from: number): MarkerMatch | undefined {
     for (let index = from; index < text.length; index++) {
       this.#node = this.#markers.getNextNode(this.#node, text.charCodeAt(index))
@@ -102,8 +103,8 @@ export class MarkerSearch {
     return undefined
   }
 
-  /** The number of the last characters that may begin a marker. */
-  get heldLength(): number {
+  /** The number of characters at the end of the text so far that may be the beginning of a marker. */
+  get pendingLength(): number {
     return this.#markers.getBeginningLength(this.#node)
   }
 }

@@ -1,4 +1,4 @@
-/** Reads a model's files, each of which is optional. */
+/** Reads optional files of a model. */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../../base/errors.ts'
 

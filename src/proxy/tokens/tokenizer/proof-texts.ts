@@ -1,9 +1,9 @@
 /**
- * Texts for which tokenizers have returned different ids, and on which two of them must agree before one replaces the
- * other.
+ * Texts for which different tokenizers have returned different ids. Two tokenizers must agree on all of them before one
+ * replaces the other.
  */
 
-const LETTERS = [
+const TEXTS = [
   "I'll say it's THEY'RE they've 'S 'Ll d'accord l’homme",
   '1 12 123 1234 12345 1,234.56 0x1F ٣٤٥ ४५६ ௧௨ Ⅷ ½ ²³ ①②',
   ' \t\n\r\n\r \u00a0\u2003\u3000\u200b\ufeff a  b   c\n\n\n  d\t\te \n',
@@ -20,17 +20,17 @@ const LETTERS = [
   '\u0000\u0001\u001f\u007f\u0080\u009f\u00ad\u2028\u2029\u2060\ufff9\ufffd',
 ]
 
-/** The maximum number of added tokens: a vocabulary may have thousands of similar ones. */
-const MOST_TOKENS = 64
+/** The maximum number of added tokens in the texts: a tokenizer may have thousands of similar ones. */
+const MAX_TOKENS = 64
 
 /** Returns the texts to compare. @param addedTokens the texts of the added tokens */
 export function createProofTexts(addedTokens: readonly string[]): string[] {
-  const some = [...addedTokens.slice(0, MOST_TOKENS / 2), ...addedTokens.slice(-MOST_TOKENS / 2)]
+  const some = [...addedTokens.slice(0, MAX_TOKENS / 2), ...addedTokens.slice(-MAX_TOKENS / 2)]
   const among = some.flatMap((token) => [
     token,
     `a${token}b`,
     ` ${token}\n ${token}${token} \t`,
     `${token.slice(0, -1)} ${token.slice(1)}`,
   ])
-  return ['', ' ', ...LETTERS, LETTERS.join(''), among.join('\n'), among.join('')]
+  return ['', ' ', ...TEXTS, TEXTS.join(''), among.join('\n'), among.join('')]
 }

@@ -1,7 +1,7 @@
 /**
- * Finds a model's tokenizer in its folder: a `tokenizer.json`, or what the authors of some models publish in its place,
- * which is converted when it is first used. The converted file is kept in the temporary directory, named by a digest of
- * everything that it was made of.
+ * Finds a model's tokenizer in its folder: a `tokenizer.json`, or a file in another format, which is converted when it
+ * is first used. The converted files are cached in a subfolder of the temporary directory, whose name is a digest of
+ * the sources.
  */
 import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
@@ -17,27 +17,30 @@ import { readTiktokenModel } from './tiktoken-model.ts'
 import type { Tokenizer } from './tokenizer.ts'
 import type { TokenizerConfig } from './tokenizer-files.ts'
 
-/** The version of the conversion. It is increased if another file results from the same input. */
+/** The version of the conversion, to be increased if the result for the same sources changes. */
 const CONVERSION = 1
 
+/** A format of tokenizers that is converted. */
 interface TokenizerFormat {
+  /** The name of the file. */
   file: string
+  /** Reads the tokenizer. @throws ProxyError `config_invalid` */
   read(directory: string): BytePairTokenizer
-  /** The fields of `tokenizer_config.json` that a model of this format has, whatever the file says or lacks. */
+  /** The default fields of `tokenizer_config.json` for models with this format. */
   config: TokenizerConfig
 }
 
-/** The formats that are converted. If a folder has several files, the first is used. */
+/** The formats, the preferred one first. */
 const FORMATS: readonly TokenizerFormat[] = [
   { file: 'tiktoken.model', read: readTiktokenModel, config: {} },
   { file: 'tekken.json', read: readTekken, config: TEKKEN_CONFIG },
 ]
 
-/** The files that contain a tokenizer, one of which a model has, the preferred one first. */
+/** The names of the files that may contain a model's tokenizer, the preferred one first. */
 export const TOKENIZER_FILES: readonly string[] = ['tokenizer.json', ...FORMATS.map(({ file }) => file)]
 
 /**
- * Returns a directory with `tokenizer.json` and `tokenizer_config.json`: the model's own, or that of the converted
+ * Returns a directory with `tokenizer.json` and `tokenizer_config.json`: the model's own, or one with the converted
  * files. The first conversion blocks for some seconds.
  * @param directory contains one of {@link TOKENIZER_FILES}
  * @throws ProxyError `config_invalid` if the tokenizer cannot be converted, `start_failed` if the temporary directory
@@ -50,7 +53,7 @@ export function openTokenizerDirectory(directory: string): string {
   return unpackGenerated(digestSources(directory, format.file), () => convert(directory, format))
 }
 
-/** Returns a digest of all files from which a tokenizer is made. */
+/** Returns a digest of the conversion's version and of all files that affect its result. */
 function digestSources(directory: string, file: string): string {
   const hash = createHash('sha256').update(`tokenizer ${CONVERSION}\n`)
   const code = readdirSync(directory).filter((name) => /^tokenization_\w+\.py$/.test(name))
@@ -73,9 +76,9 @@ function convert(directory: string, { file, read, config }: TokenizerFormat) {
 }
 
 /**
- * Verifies that a converted tokenizer returns every text as it was. This detects an expression that this machine's
- * library reads otherwise, and tokens that were lost.
- * @throws ProxyError `config_invalid` if it does not
+ * Verifies that encoding and decoding with a converted tokenizer preserves texts. This detects a regular expression
+ * that the library interprets differently, and missing tokens.
+ * @throws ProxyError `config_invalid` if a text changes or cannot be encoded
  */
 export async function verifyConversion(tokenizer: Tokenizer, encoder: TextEncoder): Promise<void> {
   for (const text of createProofTexts([...tokenizer.addedTokens.keys()])) {

@@ -1,12 +1,11 @@
 /**
- * Finds positions where a long text can be split without changing its ids: the ids of both parts are those of the
- * complete text. This is known for tokenizers that first split text by one of a few published expressions. None of
- * these can match a letter followed by white space, so every text is split there anyway, and the text after the
- * position is matched independently.
+ * Finds positions where a long text can be cut without changing its ids. This is possible for tokenizers that first
+ * split text by one of a few published regular expressions: none of them matches a letter followed by white space, so
+ * every text is split there anyway, and the rest is matched independently.
  */
 import type { AddedToken } from './added-tokens.ts'
 
-/** The expressions of `Split`, as published. */
+/** The regular expressions of `Split` steps that never match a letter followed by white space. */
 const EXPRESSIONS: ReadonlySet<unknown> = new Set([
   // Qwen 2 to 3.
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
@@ -22,13 +21,14 @@ const EXPRESSIONS: ReadonlySet<unknown> = new Set([
   '[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+',
 ])
 
-/** The fields of a tokenizer.json that are used here. */
+/** The fields of a `tokenizer.json` that are used here. */
 interface SplittingFiles {
   normalizer?: unknown
   pre_tokenizer?: unknown
   added_tokens?: readonly AddedToken[]
 }
 
+/** A step of a normalizer or a pre-tokenizer. */
 interface PipelineStep {
   type?: unknown
   pattern?: { Regex?: unknown }
@@ -40,7 +40,7 @@ interface PipelineStep {
   pretokenizers?: readonly PipelineStep[]
 }
 
-/** Returns whether this tokenizer allows splitting a text between a letter and white space, both ASCII. */
+/** Returns whether a tokenizer allows cutting a text between a letter and white space, both of ASCII. */
 export function mayCutAtSpaces({ normalizer, pre_tokenizer, added_tokens = [] }: SplittingFiles): boolean {
   const tokensKeepApart = added_tokens.every(
     ({ content, lstrip, rstrip, single_word }) => !lstrip && !rstrip && !single_word && !/\s/.test(content),
@@ -49,11 +49,12 @@ export function mayCutAtSpaces({ normalizer, pre_tokenizer, added_tokens = [] }:
   return tokensKeepApart && keepsSpaces(normalizer as PipelineStep | null) && isSplit(steps)
 }
 
-/** Returns whether a normalizer preserves white space. NFC never combines it with another character. */
+/** Returns whether a normalizer preserves white space, as NFC does. */
 function keepsSpaces(normalizer: PipelineStep | null | undefined): boolean {
   return !normalizer || normalizer.type === 'NFC' || normalizer.normalizers?.length === 0
 }
 
+/** Returns whether the pre-tokenizer consists of known `Split` steps and a `ByteLevel` step. */
 function isSplit(steps: readonly PipelineStep[]): boolean {
   const bytes = steps.at(-1)
   const isKnown = ({ type, pattern, behavior, invert }: PipelineStep) =>
@@ -64,12 +65,12 @@ function isSplit(steps: readonly PipelineStep[]): boolean {
 
 /** The minimum length of each part but the last. */
 export const MIN_PART_CHARS = 8192
-/** A mask that selects one in 16 possible positions. */
-const CHANCE = 15
+/** The mask that selects about one of 16 possible positions. */
+const POSITION_MASK = 15
 
 /**
- * Splits a text at such positions. They depend on the words there, so that two texts that differ in one place have most
- * parts in common.
+ * Cuts a text at some of the possible positions. They depend on the characters before them, so that two texts that
+ * differ in one place have most parts in common.
  */
 export function cutAtSpaces(text: string): string[] {
   const parts: string[] = []
@@ -78,7 +79,7 @@ export function cutAtSpaces(text: string): string[] {
     const before = text.charCodeAt(index - 1)
     if (!isSpace(text.charCodeAt(index)) || !isLetter(before)) continue
     const mixed = before + text.charCodeAt(index - 2) * 3 + text.charCodeAt(index - 3) * 5
-    if ((mixed & CHANCE) !== 0) continue
+    if ((mixed & POSITION_MASK) !== 0) continue
     parts.push(text.slice(from, index))
     from = index
     index += MIN_PART_CHARS

@@ -1,12 +1,12 @@
 /**
- * Segments of a prompt. Some encoders (Kimi K3's) state for each part of a prompt whether special tokens are recognized
- * in it: markup is written in one kind of segment, and what users and tools wrote in the other. Each segment is
- * tokenized alone.
+ * Splits prompts into segments and encodes them. Some encoders (Kimi K3's) declare for each segment whether special
+ * tokens are recognized in it: they are in segments of markup, but not in segments of users' and tools' text. Each
+ * segment is tokenized separately.
  *
- * A prompt of segments is handled as one string with a mark before each segment, so that two prompts are equal only if
- * their segments are. The marks are unpaired surrogates, which no segment contains (`model_encoder.py`). Text before the
- * first mark continues a segment in which special tokens are recognized. A prompt that is not made of segments contains
- * no marks, but may contain a client's unpaired surrogates.
+ * A prompt of segments is represented by one string with a mark before each segment, so that two prompts are equal only
+ * if their segments are. The marks are unpaired surrogates, which no segment contains (`model_encoder.py`). In the text
+ * before the first mark, special tokens are recognized. A prompt that does not consist of segments contains no marks,
+ * but may contain unpaired surrogates from a client.
  */
 import { yieldToEventLoop } from '../../../base/yield-to-event-loop.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
@@ -14,13 +14,15 @@ import { type AddedToken, AddedTokenFinder, type TokenMatch } from './added-toke
 
 const TEXT_MARK = '\udc00'
 const SPECIAL_MARK = '\udc01'
-// With the flag u, the second half of a pair is no match.
+// With the flag `u`, the second half of a surrogate pair does not match.
 const MARKS = new RegExp(`[${TEXT_MARK}${SPECIAL_MARK}]`, 'gu')
 
+/** A segment of a marked text. */
 interface Segment {
   text: string
-  /** The index of its first character in the marked text. */
+  /** The index of the segment's first character in the marked text. */
   begin: number
+  /** Whether special tokens are recognized in the segment. */
   allowsSpecial: boolean
 }
 
@@ -62,15 +64,15 @@ export class PromptAddedTokenFinder {
   readonly #hasSegments: boolean
 
   /**
-   * @param ids of added tokens, by text
-   * @param hasSegments whether the texts are marked. In a text that is not, a client's unpaired surrogate is no mark, and
-   *   must not hide the tokens after it
+   * @param ids the ids of added tokens by text
+   * @param hasSegments whether texts are marked. If not, a client's unpaired surrogate must not be mistaken for a mark
    */
   constructor(ids: ReadonlyMap<string, number>, hasSegments: boolean) {
     this.#finder = new AddedTokenFinder(ids)
     this.#hasSegments = hasSegments
   }
 
+  /** Generates the added tokens in segments that allow them, from left to right. */
   *find(text: string): Generator<TokenMatch> {
     if (!this.#hasSegments) {
       yield* this.#finder.find(text)
@@ -83,19 +85,22 @@ export class PromptAddedTokenFinder {
     }
   }
 
-  /** Returns the text without the marks of its segments, if it is made of some. */
+  /** Returns the text without marks, if texts are marked. */
   removeMarks(text: string): string {
     return this.#hasSegments ? removeMarks(text) : text
   }
 }
 
-/** The number of segments to encode before yielding to the event loop: about a millisecond if their ids are cached. */
-const SEGMENTS_IN_A_ROW = 256
+/**
+ * The number of segments to encode before yielding to the event loop. It takes about a millisecond if ids are cached.
+ */
+const SEGMENTS_PER_SLICE = 256
 
 type EncodeText = (text: string) => Promise<ArrayLike<number>>
 
+/** The encoders of both kinds of segments. */
 interface SegmentEncoders {
-  /** Encodes a text and recognizes special tokens. */
+  /** Encodes a text in which special tokens are recognized. */
   special: EncodeText
   /** Encodes a text in which no added token is recognized. */
   text: EncodeText
@@ -111,18 +116,18 @@ export class SegmentEncoder {
     this.#encoders = encoders
     this.#addedIds = new Map(addedTokens.map(({ content, id }) => [content, id]))
     const finder = new AddedTokenFinder(this.#addedIds)
-    // A token that is searched for in normalized text may have another form in this one.
+    // A token that is searched for in normalized text may be spelled differently in the text itself.
     this.#mayContainToken = addedTokens.some(({ normalized }) => normalized)
       ? () => true
       : (text) => !finder.find(text).next().done
   }
 
-  /** @throws errors of the encoders */
+  /** Encodes the segments of a marked text. @throws errors of the encoders */
   async encode(marked: string): Promise<Int32Array> {
     const parts: Int32Array[] = []
     for (const segment of splitSegments(marked)) {
       parts.push(await this.#encodeSegment(segment))
-      if (parts.length < SEGMENTS_IN_A_ROW) continue
+      if (parts.length < SEGMENTS_PER_SLICE) continue
       parts.splice(0, parts.length, concatIds(...parts))
       await yieldToEventLoop()
     }
@@ -132,7 +137,7 @@ export class SegmentEncoder {
   async #encodeSegment({ text, allowsSpecial }: Segment): Promise<Int32Array> {
     const id = allowsSpecial ? this.#addedIds.get(text) : undefined
     if (id !== undefined) return Int32Array.of(id)
-    // Without a token in it, both encoders return the same ids, and those of this one are cached.
+    // If the text contains no added token, both encoders return the same ids, and only the ids of `special` are cached.
     const { special, text: plain } = this.#encoders
     return Int32Array.from(await (allowsSpecial || !this.#mayContainToken(text) ? special : plain)(text))
   }

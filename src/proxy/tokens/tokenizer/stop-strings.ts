@@ -1,16 +1,17 @@
 /**
- * Ends a text at the first of several stop strings, while it is being written. The end of the text is buffered while it
+ * Ends a text that arrives in parts at the first of several stop strings. The end of the text is buffered as long as it
  * may become a stop string.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { type MarkerMatch, MarkerSearch, MarkerSet } from './markers.ts'
 
 /**
- * The limit on all stop strings together: 4 MiB blocked the process for nine seconds; this many characters take about
- * 20 ms.
+ * The maximum length of all stop strings together. Preparing this many characters takes about 20 ms; 4 MiB blocked the
+ * process for nine seconds.
  */
 const MAX_CHARACTERS = 65_536
 
+/** A search for the stop strings of one completion. */
 export class StopStrings {
   readonly #search: MarkerSearch
   readonly #include: boolean
@@ -18,8 +19,8 @@ export class StopStrings {
   #matched: string | undefined
 
   /**
-   * @param stops empty ones are ignored
-   * @param options whether the stop string belongs to the text
+   * @param stops the stop strings; empty ones are ignored
+   * @param options `include`: whether the stop string is part of the text
    * @throws ProxyError `invalid_request` if their total length exceeds the limit
    */
   constructor(stops: readonly string[], { include = false } = {}) {
@@ -31,15 +32,15 @@ export class StopStrings {
     this.#include = include
   }
 
-  /** The stop string that ended the text: the first to be complete. */
+  /** The stop string that ended the text; undefined while none has. */
   get matched(): string | undefined {
     return this.#matched
   }
 
   /**
    * Adds text.
-   * @param mayEnd whether a stop string that this text completes ends it: not before `min_tokens`
-   * @returns the text that can be emitted, nothing after a match
+   * @param mayEnd whether a stop string that is completed by this text ends it, which it does not before `min_tokens`
+   * @returns the text that can be emitted; empty after a match
    */
   push(text: string, mayEnd = true): string {
     if (this.#matched !== undefined) return ''
@@ -50,19 +51,19 @@ export class StopStrings {
       this.#pending = ''
       return all.slice(0, this.#include ? match.end : match.end - match.marker.length)
     }
-    const safeLength = all.length - this.#search.heldLength
+    const safeLength = all.length - this.#search.pendingLength
     this.#pending = all.slice(safeLength)
     return all.slice(0, safeLength)
   }
 
-  /** Returns the buffered text at the end, when it can no longer become a stop string. */
+  /** Returns the buffered text at the end of the completion. */
   flush(): string {
     const shown = this.#pending
     this.#pending = ''
     return shown
   }
 
-  /** Searches the new text; the search has already processed the buffered text. */
+  /** Searches the new text. The search has already processed the buffered text. */
   #find(all: string, mayEnd: boolean): MarkerMatch | undefined {
     let match = this.#search.read(all, this.#pending.length)
     while (match !== undefined && !mayEnd) match = this.#search.read(all, match.end)

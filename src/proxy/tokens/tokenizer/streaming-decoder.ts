@@ -1,24 +1,28 @@
 /**
- * Decodes token ids to text as they arrive. Emitted text never changes: a character is emitted once all its bytes have
- * arrived, and the concatenation equals `Tokenizer.decode` of all ids, regardless of how they were split.
+ * Decodes token ids to text as they arrive. A character is emitted when all its bytes have arrived, so emitted text
+ * never changes, and the concatenation equals `Tokenizer.decode` of all ids, regardless of how they were split.
  */
 import type { TokenPieces } from './token-pieces.ts'
 
 interface StreamingDecoderOptions {
   /** Whether to omit special tokens. Default: false. */
   skipSpecialTokens?: boolean
-  /** Special tokens that are kept although others are omitted: those that an output parser uses. */
+  /** The special tokens to emit although others are omitted, because an output parser uses them. */
   keepTokens?: readonly string[]
-  /** Whether the ids begin a text, so that a dummy first space is dropped. Default: false, they continue a prompt. */
+  /**
+   * Whether the ids begin a text, so that a dummy first space is removed. Default: false, because they continue a
+   * prompt.
+   */
   startsText?: boolean
 }
 
+/** Decodes the ids of one text. */
 export class StreamingDecoder {
   readonly #tokenizer: TokenPieces
   readonly #skips: boolean
   readonly #keptIds: ReadonlySet<number>
   readonly #utf8 = new TextDecoder('utf-8', { ignoreBOM: true })
-  /** Whether the bytes so far end inside a character. */
+  /** Whether the last bytes are an incomplete character. */
   #inCharacter = false
   #dropsSpace: boolean
 
@@ -29,14 +33,14 @@ export class StreamingDecoder {
     this.#dropsSpace = (options.startsText ?? false) && tokenizer.stripsFirstSpace
   }
 
-  /** Returns the characters that `ids` complete. */
+  /** Returns the characters that are complete with the bytes of `ids`. */
   push(ids: Iterable<number>): string {
     let text = ''
     for (const id of ids) text += this.#pushOne(id)
     return this.#withoutDummySpace(text)
   }
 
-  /** Returns the bytes of an incomplete character as U+FFFD, and resets the decoder to the start of a character. */
+  /** Returns U+FFFD for the bytes of an incomplete character, if there are any, and resets the decoder. */
   flush(): string {
     this.#inCharacter = false
     return this.#utf8.decode()
@@ -45,7 +49,7 @@ export class StreamingDecoder {
   #pushOne(id: number): string {
     if (this.#skips && this.#tokenizer.isSpecial(id) && !this.#keptIds.has(id)) return ''
     const { bytes, text } = this.#tokenizer.getPiece(id)
-    // Nearly every token begins and ends at a character boundary, and needs no decoder.
+    // Nearly every token begins and ends at a character boundary, so its text needs no decoding.
     if (text !== undefined && !this.#inCharacter) return text
     if (bytes.length === 0) return ''
     const decoded = this.#utf8.decode(bytes, { stream: true })

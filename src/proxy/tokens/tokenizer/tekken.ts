@@ -1,11 +1,13 @@
 /**
- * Reads a tokenizer that Mistral publishes as `tekken.json`: special tokens have the first ids, and as many of the
- * listed tokens as the vocabulary has room for follow (mistral-common's `tekken.py`).
+ * Reads a tokenizer that Mistral publishes as `tekken.json`. Special tokens have the first ids, followed by as many of
+ * the listed tokens as fit into the vocabulary (mistral-common's `tekken.py`).
  */
 import { join } from 'node:path'
-import { type BytePairTokenizer, createInvalidFileError, type SpecialToken } from './byte-pair-tokenizer.ts'
+import type { AddedToken } from './added-tokens.ts'
+import { type BytePairTokenizer, createInvalidFileError } from './byte-pair-tokenizer.ts'
 import { readModelJson } from './model-file.ts'
 
+/** The fields of `tekken.json` that are used here. */
 interface TekkenJson {
   config: {
     pattern: string
@@ -21,7 +23,7 @@ interface TekkenJson {
   } | null
 }
 
-/** The special tokens of files that list none, which is allowed up to version 7, by id. */
+/** The special tokens, by id, of files that list none, which is allowed up to version 7. */
 const FIRST_SPECIAL_TOKENS = [
   ...['<unk>', '<s>', '</s>', '[INST]', '[/INST]', '[AVAILABLE_TOOLS]', '[/AVAILABLE_TOOLS]'],
   ...['[TOOL_RESULTS]', '[/TOOL_RESULTS]', '[TOOL_CALLS]', '[IMG]', '<pad>', '[IMG_BREAK]', '[IMG_END]'],
@@ -29,12 +31,15 @@ const FIRST_SPECIAL_TOKENS = [
 ]
 const LAST_UNLISTED_VERSION = 7
 
-/** The fields of `tokenizer_config.json` that chat templates and decoding use, as each tekken file has them. */
+/**
+ * The fields of `tokenizer_config.json` that chat templates and decoding use. They are the same for all tekken files.
+ */
 export const TEKKEN_CONFIG = { bos_token: '<s>', eos_token: '</s>', unk_token: '<unk>', pad_token: '<pad>' }
 
 /**
+ * Reads a tokenizer.
  * @param directory contains `tekken.json`
- * @throws ProxyError `config_invalid` if the file does not have the form of Mistral's
+ * @throws ProxyError `config_invalid` if the file does not have the form of Mistral's files
  */
 export function readTekken(directory: string): BytePairTokenizer {
   const path = join(directory, 'tekken.json')
@@ -44,7 +49,7 @@ export function readTekken(directory: string): BytePairTokenizer {
     throw createInvalidFileError(path, 'it has no pattern, sizes or vocabulary')
   const specialTokens = listed?.map(({ rank, token_str }) => ({ id: rank, content: token_str }))
   if (!specialTokens && !(Number(/^v(\d+)$/.exec(version ?? '')?.[1]) <= LAST_UNLISTED_VERSION))
-    throw createInvalidFileError(path, `it lists no special tokens, which version ${version} must`)
+    throw createInvalidFileError(path, `it lists no special tokens, which version ${version} requires`)
   const used = size - count
   if (used < 256 || used > vocab.length)
     throw createInvalidFileError(path, `it lists ${vocab.length} of ${used} tokens`)
@@ -55,7 +60,7 @@ export function readTekken(directory: string): BytePairTokenizer {
     }),
     firstId: count,
     pattern,
-    specialTokens: fillSpecialTokens(
+    addedTokens: fillSpecialTokens(
       specialTokens ?? FIRST_SPECIAL_TOKENS.map((content, id) => ({ id, content })),
       count,
       path,
@@ -63,17 +68,17 @@ export function readTekken(directory: string): BytePairTokenizer {
   }
 }
 
-/** The properties on which the rules for prompts depend. */
+/** The properties of a tekken file that determine the rules for prompts. */
 export interface TekkenRules {
   version: number
   /** Whether the tokenizer has tokens for reasoning. */
   hasThinking: boolean
-  /** The reasoning efforts that a prompt may state; none: it states no effort. */
+  /** The reasoning efforts that a prompt may state; empty if prompts state no effort. */
   efforts: readonly string[]
   defaultEffort: string | undefined
 }
 
-/** The special tokens that prompts consist of, by the version that introduced them. */
+/** The special tokens that prompts require, by the version that introduced them. */
 const PROMPT_TOKENS: Readonly<Record<number, readonly string[]>> = {
   3: [
     ...['<s>', '</s>', '[INST]', '[/INST]', '[AVAILABLE_TOOLS]', '[/AVAILABLE_TOOLS]'],
@@ -86,8 +91,9 @@ const PROMPT_TOKENS: Readonly<Record<number, readonly string[]>> = {
 }
 
 /**
+ * Reads the properties that determine the rules for prompts.
  * @param directory contains `tekken.json`
- * @throws ProxyError `config_invalid` if the version's rules are unknown, or the file lacks a token that they write
+ * @throws ProxyError `config_invalid` if the rules of the file's version are unknown, or a required token is missing
  */
 export function readTekkenRules(directory: string): TekkenRules {
   const path = join(directory, 'tekken.json')
@@ -114,8 +120,8 @@ function isCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 0
 }
 
-/** Returns all special tokens: the listed ones, and unnamed ones after them. */
-function fillSpecialTokens(listed: SpecialToken[], count: number, path: string): SpecialToken[] {
+/** Returns `count` special tokens: the listed ones, followed by placeholders for unused ids. */
+function fillSpecialTokens(listed: AddedToken[], count: number, path: string): AddedToken[] {
   if (listed.length > count || listed.some(({ id }, index) => id !== index))
     throw createInvalidFileError(path, 'its special tokens are not in the order of their ids')
   return Array.from({ length: count }, (_, id) => ({

@@ -1,11 +1,12 @@
 /**
- * Reads a tokenizer that is published as `tiktoken.model` (Kimi K2 to K2.6): a file of tiktoken, with a token in base64
- * and its rank in each line. The expression that splits texts and the number of reserved tokens are constants of the
- * Python file that `auto_map` of `tokenizer_config.json` names; they are read from its text, and no code is run. The
- * names of special tokens are in `tokenizer_config.json`.
+ * Reads a tokenizer that is published as `tiktoken.model` (Kimi K2 to K2.6): each line of the file contains a token in
+ * base64 and its rank. The regular expression that splits texts and the number of reserved tokens are constants of the
+ * Python file that `auto_map` of `tokenizer_config.json` names. They are extracted from its text; the code is not
+ * executed. The names of special tokens are in `tokenizer_config.json`.
  */
 import { join } from 'node:path'
-import { type BytePairTokenizer, createInvalidFileError, type SpecialToken } from './byte-pair-tokenizer.ts'
+import type { AddedToken } from './added-tokens.ts'
+import { type BytePairTokenizer, createInvalidFileError } from './byte-pair-tokenizer.ts'
 import { readModelFile, readModelJson } from './model-file.ts'
 
 /** The fields of `tokenizer_config.json` that are used here. */
@@ -14,6 +15,7 @@ interface KimiConfig {
   added_tokens_decoder?: Record<string, TokenConfig>
 }
 
+/** An added token in `tokenizer_config.json`. */
 interface TokenConfig {
   content: string
   special?: boolean
@@ -22,12 +24,13 @@ interface TokenConfig {
   single_word?: boolean
 }
 
-/** The name of a reserved token, as the Python code writes it. */
+/** The Python expression for the name of a reserved token. */
 const RESERVED_NAME = 'f"<|reserved_token_{i}|>"'
 
 /**
+ * Reads a tokenizer.
  * @param directory contains `tiktoken.model`, `tokenizer_config.json` and the Python file
- * @throws ProxyError `config_invalid` if a file is missing, or is not of the form that Kimi's files have
+ * @throws ProxyError `config_invalid` if a file is missing, or does not have the form of Kimi's files
  */
 export function readTiktokenModel(directory: string): BytePairTokenizer {
   const path = join(directory, 'tiktoken.model')
@@ -45,7 +48,7 @@ export function readTiktokenModel(directory: string): BytePairTokenizer {
     tokens,
     firstId: 0,
     pattern,
-    specialTokens: listSpecialTokens(config, tokens.length, Number(reserved), path),
+    addedTokens: listAddedTokens(config, tokens.length, Number(reserved), path),
   }
 }
 
@@ -61,6 +64,7 @@ function findTokenizerCodeFile({ auto_map }: KimiConfig, path: string): string {
   return `${module}.py`
 }
 
+/** Returns the tokens by rank, each with one character from U+0000 to U+00FF per byte. */
 function parseRanks(text: string, path: string): string[] {
   const tokens: string[] = []
   let lines = 0
@@ -76,7 +80,7 @@ function parseRanks(text: string, path: string): string[] {
   return tokens
 }
 
-/** Returns the joined expressions of `pat_str = "|".join([r"""…""", …])`; undefined if the code has another form. */
+/** Returns the value of `pat_str = "|".join([r"""…""", …])`; undefined if the code has another form. */
 function parsePattern(code: string): string | undefined {
   const begin = /\bpat_str\s*=\s*(["'])\|\1\.join\(\s*\[/.exec(code)
   if (begin === null) return undefined
@@ -91,8 +95,8 @@ function parsePattern(code: string): string | undefined {
   }
 }
 
-/** Returns the tokens after the vocabulary: those that the config names, and reserved ones in between. */
-function listSpecialTokens(config: KimiConfig, firstId: number, count: number, path: string): SpecialToken[] {
+/** Returns the tokens that follow the vocabulary: those that the config names, and reserved ones for all other ids. */
+function listAddedTokens(config: KimiConfig, firstId: number, count: number, path: string): AddedToken[] {
   const named = new Map(
     Object.entries(config.added_tokens_decoder ?? {}).map(([id, token]) => [Number(id), token]),
   )

@@ -1,12 +1,11 @@
 /**
- * The bytes that each token adds to a text. Decoding id by id requires bytes instead of strings, because several tokens
- * may form one character. The two families of tokenizers that language models use are supported: byte-level BPE
- * (GPT-2's byte alphabet; Qwen, Llama 3, DeepSeek) and byte-fallback BPE (SentencePiece's `▁` and `<0xNN>`; Gemma,
- * Llama 2, Mistral).
+ * Computes the bytes that each token adds to a text. Decoding ids one by one requires bytes instead of strings, because
+ * several tokens may form one character. Two families of tokenizers are supported: byte-level BPE (GPT-2's byte
+ * alphabet; Qwen, Llama 3, DeepSeek) and byte-fallback BPE (SentencePiece's `▁` and `<0xNN>`; Gemma, Llama 2, Mistral).
  */
 import { ProxyError } from '../../../base/errors.ts'
 
-/** The fields of a tokenizer.json's `decoder` that are used here. */
+/** The fields of `decoder` in `tokenizer.json` that are used here. */
 export interface DecoderConfig {
   type: string
   decoders?: DecoderConfig[]
@@ -16,27 +15,32 @@ export interface DecoderConfig {
   prepend_scheme?: string
 }
 
+/** The contribution of a token to a text. */
 export interface TokenPiece {
-  /** UTF-8; possibly a part of a character. Empty for an id outside the vocabulary. */
+  /** Bytes of UTF-8, which may be a part of a character. Empty for an id outside the vocabulary. */
   bytes: Uint8Array
-  /** The same as text, if the bytes are complete characters. */
+  /** The bytes as text; undefined if they are not complete characters. */
   text: string | undefined
 }
 
-/** The parts of a vocabulary that decoding requires. */
+/** The properties of a tokenizer that decoding requires. */
 export interface TokenPieces {
-  /** Whether the tokenizer adds a text's first space (SentencePiece's dummy prefix). */
+  /**
+   * Whether the first space of a text must be removed, because the tokenizer has added it (SentencePiece's dummy
+   * prefix).
+   */
   readonly stripsFirstSpace: boolean
   tokenToId(token: string): number | undefined
   isSpecial(id: number): boolean
-  /** Returns the bytes that the token adds to a text, as the same object each time. */
+  /** Returns what the token adds to a text. The result is cached: it is the same object each time. */
   getPiece(id: number): TokenPiece
 }
 
+/** The rules by which a tokenizer's decoder converts tokens to bytes. */
 export interface PieceRules {
-  /** Returns the bytes that a token represents. Added tokens are those outside the model's vocabulary. */
+  /** Returns the bytes of a token. @param isAdded whether it is an added token, whose name is its text */
   getBytes(token: string, isAdded: boolean): Uint8Array
-  /** Whether the tokenizer adds a text's first space, which does not belong to the text. */
+  /** See {@link TokenPieces.stripsFirstSpace}. */
   stripsFirstSpace: boolean
 }
 
@@ -73,6 +77,7 @@ export function readPieceRules(decoder: DecoderConfig | null | undefined): Piece
   }
 }
 
+/** Returns the character that represents a space in tokens; undefined for an unknown decoder. */
 function findSpaceMark(steps: DecoderConfig[]): string | undefined {
   if (steps.some((step) => step.type === 'Metaspace')) return '▁'
   const replace = steps.find((step) => step.type === 'Replace' && step.content === ' ')
@@ -92,8 +97,8 @@ function decodeByteFallback(token: string, spaceMark: string): Uint8Array {
 }
 
 /**
- * Returns the bytes of a token. A character outside the byte alphabet represents itself, as in Hugging Face's own
- * decoder.
+ * Returns the bytes of a token. If one of its characters is not in the byte alphabet, the token represents its own
+ * text, as in Hugging Face's decoder.
  */
 function decodeByteLevel(token: string): Uint8Array {
   const bytes: number[] = []
@@ -105,15 +110,18 @@ function decodeByteLevel(token: string): Uint8Array {
   return Uint8Array.from(bytes)
 }
 
-/** Returns the name of a token in a byte-level vocabulary. @param bytes one character from U+0000 to U+00FF per byte */
+/** Returns a token's name in a byte-level vocabulary. @param bytes one character from U+0000 to U+00FF per byte */
 export function encodeByteLevel(bytes: string): string {
   let name = ''
   for (let index = 0; index < bytes.length; index += 1) name += CHARACTER_OF_BYTE[bytes.charCodeAt(index)]
   return name
 }
 
-/** GPT-2's alphabet: printable bytes represent themselves; characters from U+0100 represent the others. */
+/**
+ * GPT-2's byte alphabet: printable bytes represent themselves, and characters from U+0100 represent all other bytes.
+ */
 const BYTE_OF_CHARACTER: ReadonlyMap<string, number> = makeByteAlphabet()
+/** The characters by byte. */
 const CHARACTER_OF_BYTE: readonly string[] = [...BYTE_OF_CHARACTER.keys()]
 
 function makeByteAlphabet(): Map<string, number> {

@@ -6,12 +6,13 @@ import type { AddedToken } from './added-tokens.ts'
 import { readModelJson } from './model-file.ts'
 import type { DecoderConfig } from './token-pieces.ts'
 
-/** The parsed files. */
+/** The parsed files of a tokenizer. */
 export interface TokenizerFiles {
   tokenizerJson: TokenizerJson
   tokenizerConfig: TokenizerConfig
 }
 
+/** The fields of `tokenizer.json` that are used here. */
 export interface TokenizerJson {
   added_tokens?: AddedToken[]
   model?: { vocab?: Record<string, number> | [token: string, score: number][] } | undefined
@@ -19,22 +20,23 @@ export interface TokenizerJson {
   [field: string]: unknown
 }
 
+/** The fields of `tokenizer_config.json` that are used here. */
 export interface TokenizerConfig {
   eos_token?: SpecialTokenConfig
   chat_template?: string | { name: string; template: string }[]
   [field: string]: unknown
 }
 
-/** A special token in the config: a text, an object with flags, or absent. */
+/** A special token in `tokenizer_config.json`: its text, or an object with its text and flags. */
 export type SpecialTokenConfig = string | { content: string } | null | undefined
 
-/** Returns the text of a special token in either form of the config. */
+/** Returns the text of a special token; undefined if the config does not declare it. */
 export function getSpecialTokenText(token: SpecialTokenConfig): string | undefined {
   return typeof token === 'string' ? token : token?.content
 }
 
 /**
- * Reads and parses the files.
+ * Reads and parses both files.
  * @throws ProxyError `config_invalid` if there is no `tokenizer.json`, or if a file is invalid
  */
 export function readTokenizerFiles(directory: string): TokenizerFiles {
@@ -42,8 +44,8 @@ export function readTokenizerFiles(directory: string): TokenizerFiles {
 }
 
 /**
- * Reads the files without the model, which is nearly all of `tokenizer.json` (0.3 s and 100 MB to parse), if the order
- * of the file permits. Errors in the model are reported by the code that reads it.
+ * Reads both files without the field `model` if the order of fields permits it: the model is nearly all of
+ * `tokenizer.json`, and parsing it takes 0.3 s and 100 MB. The code that reads the model reports errors in it.
  */
 export function readTokenizerFilesWithoutModel(directory: string): TokenizerFiles {
   return withConfig(directory, readBeforeModel(directory) ?? readTokenizerJson(directory))
@@ -61,14 +63,14 @@ function readTokenizerJson(directory: string): TokenizerJson {
   return tokenizerJson
 }
 
-/** The key as formatted by the library that writes these files. */
+/** The key of the model, as Hugging Face's library formats it. */
 const MODEL_KEY = '"model":'
 
 /**
- * Reads the part before the model, which that library writes last. The searched characters are always a key, because
- * quotation marks in texts are escaped; and it is a key of the outermost object if the text before it is an object with
- * that key once closed.
- * @returns undefined: the file has another order, and must be read completely
+ * Reads the fields before the model, which the library writes last. The characters of {@link MODEL_KEY} are always a
+ * key, because quotation marks in strings are escaped. It is a key of the outermost object if appending `null}` to it
+ * yields valid JSON.
+ * @returns undefined if the file has another order and must be read completely
  */
 function readBeforeModel(directory: string): TokenizerJson | undefined {
   try {

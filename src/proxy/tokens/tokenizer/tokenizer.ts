@@ -1,6 +1,6 @@
 /**
- * A model's tokenizer, read from Hugging Face's files. The library encodes; decoding uses the bytes of each token, so
- * that complete texts and streams share one implementation (see `streaming-decoder.ts`).
+ * Reads a model's tokenizer from Hugging Face's files. Their library encodes texts. Decoding uses the bytes of each
+ * token, so that complete texts and streams share one implementation (`streaming-decoder.ts`).
  */
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers'
 import { ProxyError } from '../../../base/errors.ts'
@@ -16,8 +16,8 @@ import { getSpecialTokenText, readTokenizerFiles, type TokenizerFiles } from './
 import { readVocabulary, type TokenNames } from './vocabulary.ts'
 
 /**
- * Returns an upper bound of the characters per token. A character of a vocabulary entry represents one byte, and a
- * character of a text has at least one byte.
+ * Returns an upper bound of the number of characters that a token adds to a text: the length of the longest vocabulary
+ * entry. A character of an entry represents one byte, and a character of a text has at least one byte.
  */
 export function computeLongestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idToToken'>): number {
   let longest = 1
@@ -27,10 +27,10 @@ export function computeLongestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' 
 }
 
 /**
- * Reads `tokenizer.json` and, if there is one, `tokenizer_config.json`. Blocks for 0.3 to 1.5 s with a vocabulary of
- * current size, so it is intended for the start of a process or a thread.
+ * Reads a tokenizer from `tokenizer.json` and the optional `tokenizer_config.json`. Blocks for 0.3 to 1.5 s with
+ * vocabularies of current models, so it should be called only at the start of a process or a thread.
  * @param source a directory, or the parsed files
- * @throws ProxyError `config_invalid` if a file is missing, invalid or of an unsupported kind
+ * @throws ProxyError `config_invalid` if `tokenizer.json` is missing, or a file is invalid or not supported
  */
 export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
   const files = typeof source === 'string' ? readTokenizerFiles(source) : source
@@ -38,8 +38,9 @@ export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
 }
 
 /**
- * Returns a tokenizer for a library that has read the vocabulary, which is read again only if it is needed as a list.
- * @param files may lack the model
+ * Creates a tokenizer that looks up tokens in a library that has read the vocabulary. The complete files are read only
+ * if the vocabulary's size or the JavaScript encoder is used.
+ * @param files the parsed files, with or without the model
  * @param directory contains the complete files
  * @throws ProxyError `config_invalid` for a decoder that is not supported
  */
@@ -47,6 +48,7 @@ export function createTokenizer(names: TokenNames, files: TokenizerFiles, direct
   return checkUsable(() => new Tokenizer(files, names, () => readTokenizerFiles(directory)))
 }
 
+/** Creates a tokenizer, and converts errors of the library. @throws ProxyError `config_invalid` */
 function checkUsable(make: () => Tokenizer): Tokenizer {
   try {
     return make()
@@ -58,7 +60,9 @@ function checkUsable(make: () => Tokenizer): Tokenizer {
   }
 }
 
-/** Returns the data that is available without the vocabulary: each added token's text and id. */
+/**
+ * Returns the ids of added tokens by text, and the id of the end-of-turn token, which do not require the vocabulary.
+ */
 export function readAddedTokens({ tokenizerJson, tokenizerConfig }: TokenizerFiles): {
   addedTokens: ReadonlyMap<string, number>
   eosTokenId: number | undefined
@@ -68,14 +72,15 @@ export function readAddedTokens({ tokenizerJson, tokenizerConfig }: TokenizerFil
   return { addedTokens, eosTokenId: eos === undefined ? undefined : addedTokens.get(eos) }
 }
 
-const NOTHING: TokenPiece = { bytes: new Uint8Array(0), text: '' }
+const EMPTY_PIECE: TokenPiece = { bytes: new Uint8Array(0), text: '' }
 
+/** A tokenizer: encodes texts, decodes ids and looks up tokens. */
 export class Tokenizer implements TokenPieces {
   readonly eosTokenId: number | undefined
-  /** The text and id of each added token, special or not. */
+  /** The ids of all added tokens, special or not, by text. */
   readonly addedTokens: ReadonlyMap<string, number>
-  /** Returns the files with the model. */
-  readonly #wholeFiles: () => TokenizerFiles
+  /** Reads the files including the model. */
+  readonly #readCompleteFiles: () => TokenizerFiles
   readonly #addedIds: ReadonlySet<number>
   readonly #specialIds: ReadonlySet<number>
   readonly #rules: PieceRules
@@ -84,10 +89,10 @@ export class Tokenizer implements TokenPieces {
   #size: number | undefined
   #library: HuggingFaceTokenizer | undefined
 
-  constructor(files: TokenizerFiles, vocabulary: TokenNames, wholeFiles: () => TokenizerFiles) {
+  constructor(files: TokenizerFiles, vocabulary: TokenNames, readCompleteFiles: () => TokenizerFiles) {
     const { tokenizerJson, tokenizerConfig } = files
     this.#vocabulary = vocabulary
-    this.#wholeFiles = wholeFiles
+    this.#readCompleteFiles = readCompleteFiles
     this.#rules = readPieceRules(tokenizerJson.decoder)
     const added = tokenizerJson.added_tokens ?? []
     this.#addedIds = new Set(added.map((token) => token.id))
@@ -99,7 +104,7 @@ export class Tokenizer implements TokenPieces {
 
   /** One more than the highest token id. */
   get vocabSize(): number {
-    this.#size ??= this.#vocabulary.size ?? readVocabulary(this.#wholeFiles().tokenizerJson).size
+    this.#size ??= this.#vocabulary.size ?? readVocabulary(this.#readCompleteFiles().tokenizerJson).size
     return this.#size
   }
 
@@ -107,33 +112,35 @@ export class Tokenizer implements TokenPieces {
     return this.#rules.stripsFirstSpace
   }
 
-  /** @param options whether the tokenizer adds its begin-of-text token, which chat templates write themselves */
+  /**
+   * Encodes a text synchronously.
+   * @param options `addSpecialTokens`: whether to add the begin-of-text token, which chat templates write themselves
+   */
   encode(text: string, { addSpecialTokens = false } = {}): number[] {
-    // The library is loaded lazily: it is not needed for decoding, or with another encoder.
+    // The library is loaded lazily, because decoding and other encoders do not need it.
     if (this.#library === undefined) {
-      const { tokenizerJson, tokenizerConfig } = this.#wholeFiles()
+      const { tokenizerJson, tokenizerConfig } = this.#readCompleteFiles()
       this.#library = new HuggingFaceTokenizer(tokenizerJson, tokenizerConfig)
     }
     return this.#library.encode(text, { add_special_tokens: addSpecialTokens }).ids
   }
 
   /**
-   * Returns the text of `ids`: bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary are omitted. Spaces
-   * before punctuation are never removed, even if the config requires it, because engines do not remove them either.
+   * Decodes ids. Bytes that are not UTF-8 become U+FFFD, and ids outside the vocabulary are omitted. Spaces before
+   * punctuation are never removed, even if the config requires it, because engines do not remove them either.
    */
   decode(ids: Iterable<number>, { skipSpecialTokens = false } = {}): string {
     const decoder = new StreamingDecoder(this, { skipSpecialTokens, startsText: true })
     return decoder.push(ids) + decoder.flush()
   }
 
-  /** Returns the vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
+  /** Returns a token's vocabulary entry, in the tokenizer's own alphabet (`Ġthe`). */
   idToToken(id: number): string | undefined {
     return this.#vocabulary.getToken(id)
   }
 
   /**
-   * Returns a token's id. An added token is found at once; others are searched for in the complete vocabulary, which
-   * takes about a millisecond.
+   * Returns the id of an added token or a vocabulary entry. Searching a listed vocabulary takes about a millisecond.
    */
   tokenToId(token: string): number | undefined {
     return this.addedTokens.get(token) ?? this.#vocabulary.getId(token)
@@ -143,7 +150,7 @@ export class Tokenizer implements TokenPieces {
     return this.#specialIds.has(id)
   }
 
-  /** Returns whether every text is split at this token, as it is at special and other added tokens. */
+  /** Returns whether this is the id of an added token, at which the tokenizer splits every text. */
   isAdded(id: number): boolean {
     return this.#addedIds.has(id)
   }
@@ -152,7 +159,7 @@ export class Tokenizer implements TokenPieces {
     const existing = this.#pieces.get(id)
     if (existing !== undefined) return existing
     const token = this.#vocabulary.getToken(id)
-    if (token === undefined) return NOTHING
+    if (token === undefined) return EMPTY_PIECE
     const piece = createPiece(this.#rules.getBytes(token, this.#addedIds.has(id)))
     this.#pieces.set(id, piece)
     return piece

@@ -1,16 +1,16 @@
-/** A tokenizer's tokens by id and vice versa: from a list, or from the library that has read them. */
+/** Looks up a tokenizer's tokens by id and vice versa. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { TokenizerJson } from './tokenizer-files.ts'
 
 /** The names of tokens, including added ones, in the tokenizer's own alphabet (`Ġthe`). */
 export interface TokenNames {
-  /** One more than the highest id; undefined: only a list provides it. */
+  /** One more than the highest id; undefined if the library does not provide it. */
   readonly size?: number
   getToken(id: number): string | undefined
   getId(token: string): number | undefined
 }
 
-/** Reads the vocabulary of a parsed tokenizer.json. @throws ProxyError `config_invalid` if there is no vocabulary */
+/** Lists the vocabulary of a parsed `tokenizer.json`. @throws ProxyError `config_invalid` if there is no vocabulary */
 export function readVocabulary(tokenizerJson: TokenizerJson): TokenNames & { readonly size: number } {
   const tokens = listTokensById(tokenizerJson)
   return {
@@ -24,10 +24,11 @@ export function readVocabulary(tokenizerJson: TokenizerJson): TokenNames & { rea
 }
 
 /**
- * Returns the tokens by id. In a list, as in SentencePiece's unigram models, a token's index is its id.
+ * Returns the tokens by id. If the vocabulary is a list, as in SentencePiece's unigram models, a token's index is its
+ * id.
  *
- * A vocabulary has at least 150,000 tokens, and the start of a process waits for it, so entries are not converted to
- * arrays here.
+ * A vocabulary may have more than 150,000 tokens, and start-up waits for this function, so it avoids `Object.entries`,
+ * which would create an array for each token.
  */
 function listTokensById({ model, added_tokens: added = [] }: TokenizerJson): (string | undefined)[] {
   const vocab = model?.vocab

@@ -9,7 +9,7 @@ import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
-import { chooseParser, opensReasoning } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { chooseParser, endsWithReasoningOpener } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { StreamingDecoder } from '../../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
 import { NamedTurnRunner } from '../../../helpers/begin-turn.ts'
 import { DISCARD, type EventStream } from '../../../helpers/event-stream.ts'
@@ -127,7 +127,7 @@ export class Talk {
       skipSpecialTokens: true,
       keepTokens: parser.keepTokens,
     })
-    const startsInReasoning = opensReasoning(
+    const startsInReasoning = endsWithReasoningOpener(
       parser,
       tokenizer.decode(start!.promptTokenIds!.toArray().slice(-20)),
     )

@@ -1,7 +1,8 @@
 /**
- * Starts CPython in WebAssembly with Jinja2 and transformers' response parser: Pyodide from npm, the rest from
- * `vendor/`. Nothing is fetched over the network. A start takes seconds, which a snapshot of its memory saves
- * (`make-snapshot.ts`). The snapshot includes our modules, which are imported again if they have changed since.
+ * Starts CPython in WebAssembly with Jinja2 and transformers' response parser. Pyodide is from npm and the other
+ * packages from `vendor/`; nothing is fetched over the network. A start takes seconds, or a third of a second from a
+ * snapshot of Python's memory (`make-snapshot.ts`). The snapshot includes the proxy's own modules, which are imported
+ * again if they have changed since.
  */
 import { hash } from 'node:crypto'
 import { zstdDecompressSync } from 'node:zlib'
@@ -28,8 +29,8 @@ export const SNAPSHOT = new URL('./python.snapshot', import.meta.url)
 /** The length of the key at the beginning of a snapshot, which identifies its contents. */
 const KEY_LENGTH = 64
 
-/** The buffer size for a decompressed snapshot, at least that of Python's memory, 30 MiB. */
-const PICTURE_BYTES = 32 * 1024 ** 2
+/** The chunk size for decompressing a snapshot. It exceeds the size of Python's memory, 30 MiB. */
+const CHUNK_BYTES = 32 * 1024 ** 2
 
 /** Python files by module name, in the order in which they import each other. */
 type Modules = Readonly<Record<string, URL>>
@@ -49,7 +50,7 @@ export const MODULES: Modules = {
 
 const SITE_PACKAGES = '/lib/python3.14/site-packages'
 
-/** Imports all that the templates' code uses, and the modules that Jinja2 imports only when an error occurs. */
+/** Imports what the templates' code uses, including the modules that Jinja2 imports only when an error occurs. */
 const WARM_UP = `
 import sys, json, traceback, linecache, pkgutil, importlib
 from datetime import datetime
@@ -61,9 +62,9 @@ datetime.now().strftime('%Y')
 `
 
 /**
- * Starts Python, from the snapshot if there is a current one.
+ * Starts Python, from the snapshot if it is current.
  * @param folder see {@link getPyodideFolder}
- * @returns Python with our modules imported
+ * @returns Python with the proxy's modules imported
  */
 export async function bootPython(modules = MODULES, folder = getPyodideFolder()): Promise<PyodideAPI> {
   const snapshot = readSnapshot()
@@ -77,7 +78,7 @@ export async function bootPython(modules = MODULES, folder = getPyodideFolder())
   return python
 }
 
-/** Returns whether the snapshot exists and is current. */
+/** Returns whether the snapshot exists and contains the current modules. */
 export async function isSnapshotCurrent(): Promise<boolean> {
   const snapshot = readSnapshot()
   return (
@@ -86,12 +87,12 @@ export async function isSnapshotCurrent(): Promise<boolean> {
   )
 }
 
-/** Returns whether Python's modules are those of the current files. */
+/** Returns whether Python has imported the current versions of the modules. */
 function hasModules(python: PyodideAPI, modules: Modules): boolean {
   return (python.pyimport('sys') as ModulesMark).llm_proxy_modules === computeModulesKey(modules)
 }
 
-/** The attribute of Python's `sys` that identifies the imported modules. */
+/** Python's `sys` with an attribute that identifies the imported modules. */
 interface ModulesMark extends PyProxy {
   llm_proxy_modules: string | undefined
 }
@@ -101,7 +102,7 @@ function writeWheels(python: PyodideAPI): void {
     python.FS.writeFile(`/lib/wheel-${index}.whl`, readAsset(wheel))
 }
 
-/** Imports the modules. This takes half of the start-up time, so the snapshot includes them. */
+/** Imports the modules. The snapshot includes them, because importing takes half of the start-up time. */
 function importModules(python: PyodideAPI, modules: Modules): void {
   for (const [name, file] of Object.entries(modules)) {
     python.FS.writeFile(`${SITE_PACKAGES}/${name}.py`, readAsset(file))
@@ -134,7 +135,7 @@ export async function bootWithout(
   return python
 }
 
-/** Returns a key of the snapshot's contents. */
+/** Returns the key of a snapshot with the current packages. */
 export function computeSnapshotKey(): string {
   const wheels = WHEELS.map((wheel) => hash('sha256', readAsset(wheel)))
   return hash('sha256', JSON.stringify([version, WARM_UP, ...wheels]))
@@ -148,8 +149,8 @@ function readSnapshot(): Uint8Array | undefined {
     return undefined
   }
   const key = Buffer.from(file.subarray(0, KEY_LENGTH)).toString('latin1')
-  // One chunk instead of thousands that are copied: half the time.
-  const options = { chunkSize: PICTURE_BYTES }
+  // A single chunk halves the time, because thousands of small chunks would be concatenated.
+  const options = { chunkSize: CHUNK_BYTES }
   return key === computeSnapshotKey() ? zstdDecompressSync(file.subarray(KEY_LENGTH), options) : undefined
 }
 
@@ -158,7 +159,7 @@ export function getPyodideFolder(): string {
   return getFilesPath(PYODIDE_FILES)
 }
 
-/** Returns options without access to JavaScript and without packages to fetch. */
+/** Returns Pyodide's options, which deny access to JavaScript and list no packages to fetch. */
 function createOptions(indexURL: string) {
   return {
     indexURL,

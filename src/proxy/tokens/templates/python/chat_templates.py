@@ -1,11 +1,11 @@
-"""Chat templates on CPython's Jinja2, set up as transformers sets it up.
+"""Renders chat templates with Jinja2 on CPython, configured as in transformers.
 
-The rules are those of `transformers/utils/chat_template_utils.py` (5.24): a sandbox whose values cannot be changed,
-trimmed blocks, loop controls, generation blocks, a `tojson` that escapes nothing, and no attributes with an underscore
-on namespaces. A test renders every known family's template with transformers itself and compares.
+The configuration is that of `transformers/utils/chat_template_utils.py` (5.24): a sandbox whose values cannot be
+changed, trimmed blocks, loop controls, generation blocks, a `tojson` that escapes nothing, and no attributes with an
+underscore on namespaces. A test renders every known family's template with transformers itself and compares.
 
-Functions that JavaScript calls receive and return text only, so that numbers and key orders are those of the JSON that
-was received.
+Functions that JavaScript calls receive and return only text, so that numbers and the order of keys stay those of the
+received JSON.
 """
 
 import functools
@@ -27,7 +27,8 @@ from template_words import find_words
 
 
 class GenerationBlocks(Extension):
-    """`{% generation %}`: marks sampled text for training. It renders its content in its own scope."""
+    """Supports `{% generation %}`, which marks sampled text for training, and renders its content in a separate
+    scope."""
 
     tags = {"generation"}
 
@@ -42,24 +43,26 @@ class GenerationBlocks(Extension):
 
 
 class GuardedNamespace(Namespace):
+    """`namespace` for templates: rejects attributes that begin with an underscore."""
+
     def __init__(*args, **kwargs):
         self, values = args[0], dict(*args[1:], **kwargs)
         for name in values:
-            refuse_underscore(name)
+            reject_underscore(name)
         Namespace.__init__(self, values)
 
     def __setitem__(self, name, value):
-        refuse_underscore(name)
+        reject_underscore(name)
         Namespace.__setitem__(self, name, value)
 
 
-def refuse_underscore(name):
+def reject_underscore(name):
     if isinstance(name, str) and name.startswith("_"):
         raise SecurityError(f"a namespace cannot have an attribute {name!r}")
 
 
 class GuardedDict:
-    """`dict` for templates: creates dictionaries, without the type's other attributes."""
+    """`dict` for templates: creates dictionaries, but provides no access to the type."""
 
     def __call__(self, *args, **kwargs):
         return dict(*args, **kwargs)
@@ -79,8 +82,9 @@ def raise_exception(message):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja2's sandbox, which checks at each access whether a template may read an attribute: most of the time of
-    rendering. The result depends on the type of the object and the attribute's name alone, and is kept."""
+    """Jinja2's sandbox with a cache. Jinja2 checks at each access whether a template may read an attribute, which takes
+    most of the rendering time. The result, which is cached, depends only on the object's type and the attribute's
+    name."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -96,7 +100,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return known
 
     def getattr(self, obj, attribute):
-        # A field of a message that no method of dictionaries hides: looking up an attribute first would be slow.
+        # Jinja2 looks up attributes before fields, which is slow and needless for a name that no attribute of `dict`
+        # has.
         if type(obj) is dict and attribute not in DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
@@ -106,14 +111,14 @@ class TracingSandbox(Tracing, Sandbox):
     """Renders a template with opaque values in place of contents."""
 
 
-# A template may generate any number of names.
+# The cache size: a template may generate any number of names.
 MAX_KNOWN_SAFE = 4096
 
 DICT_ATTRIBUTES = frozenset(dir(dict))
 
 
 class ChatTemplate:
-    """A compiled template and its needs."""
+    """A compiled template, its needs, and the words that it searches for."""
 
     def __init__(self, source, special_tokens):
         self.now = None
@@ -139,7 +144,8 @@ class ChatTemplate:
         return environment
 
     def create_tracing(self):
-        """Returns this template for opaque contents. The date is one of them, but no condition may depend on it."""
+        """Returns a copy of this template that renders opaque contents. The date is opaque as well, but no condition
+        may depend on it."""
         traced = copy(self)
         traced.conditions = {}
         date = lambda format: Opaque([Slot(CLOCK, (), traced.strftime_now(format))], traced.conditions)
@@ -153,7 +159,8 @@ class ChatTemplate:
         return to_template_messages(messages, self.needs)
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
-        # The request itself cannot be replaced by variables; special tokens can.
+        # A request's variables may override special tokens, but not messages, tools and the other fields of the
+        # request.
         variables = {**self.special_tokens, **kwargs}
         variables.update(
             messages=messages, tools=tools, documents=documents, add_generation_prompt=add_generation_prompt
@@ -161,18 +168,20 @@ class ChatTemplate:
         return self.template.render(**variables)
 
     def try_to_render(self, messages):
-        """Returns an empty text if the template fails."""
+        """Renders messages for `find_needs`. Returns an empty text if the template fails."""
         try:
             return self.render(messages, None, None, False, {})
         except Exception:
             return ""
 
 
-# Follows the text that is to be continued, as in transformers: a template that trims removes the space as well.
+# The tag that is added to the text that the model continues, as in transformers. Its last space shows whether the
+# template strips the text.
 FINAL_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 def tag_final_text(messages):
+    """Adds `FINAL_TAG` to the last text of the final message."""
     final = messages[-1] if messages else {}
     content = final.get("content")
     if isinstance(content, str):
@@ -185,6 +194,7 @@ def tag_final_text(messages):
 
 
 def find_text_before_tag(text):
+    """Returns the prompt up to the tag, stripped as the template strips the final text."""
     end = text.rfind(FINAL_TAG.strip())
     if end == -1:
         raise TemplateError("the final message, which is to be continued, is not in the prompt")
@@ -196,7 +206,7 @@ def parse_if_text(value):
 
 
 def parse_json(value):
-    """@param value JSON, or JavaScript's bytes of it"""
+    """Parses JSON from a `str` or from a JavaScript array of its bytes."""
     return json.loads(value if isinstance(value, str) else value.to_bytes())
 
 
@@ -205,23 +215,23 @@ def get_time(options):
     return None if now is None else datetime.fromtimestamp(now)
 
 
-# The number of new objects after which Python collects cyclic garbage. A render creates none, and collections would take
-# half of the time of a long one.
+# The number of new objects after which Python collects cyclic garbage. Rendering creates no cyclic garbage, and
+# frequent collections would take half of the time of a long rendering.
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 
 def open_template(source, special_tokens):
-    """@param special_tokens JSON object of texts by name, such as `bos_token`"""
-    return settle(ChatTemplate(source, json.loads(special_tokens)))
+    """Compiles a template. `special_tokens` is a JSON object of texts by name, such as `bos_token`."""
+    return freeze_objects(ChatTemplate(source, json.loads(special_tokens)))
 
 
 def open_harmony():
-    return settle(HarmonyTemplate())
+    return freeze_objects(HarmonyTemplate())
 
 
-def settle(template):
+def freeze_objects(template):
+    """Excludes all existing objects from garbage collection, because they are used until the process ends."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
-    # Existing objects stay, and are not collected again.
     gc.freeze()
     return template
 
@@ -243,13 +253,14 @@ TOO_MUCH_MEMORY = "it takes too much memory"
 
 
 def serialize_reply(name, value):
-    """Serializes a reply. Characters are not escaped, because long prompts cross to JavaScript this way."""
+    """Serializes an object with one field. Non-ASCII characters are not escaped, because prompts may be long."""
     return json.dumps({name: value}, ensure_ascii=False)
 
 
 def specialize(template, messages, tools, options, paths):
-    """Takes the arguments of `render`, without the continuation of a final message, and the paths of the texts that are
-    contents. @return JSON: `{"specialization": …}`, `{"damaged": …}` as `render`, or `{}` if there is none"""
+    """Specializes a template. The arguments are those of `render`, of which `continue_final_message` is not supported,
+    and the paths of the contents as JSON. Returns JSON: `{"specialization": …}`, `{"damaged": …}` as in `render`, or
+    `{}` if the template cannot be specialized."""
     try:
         variables = json.loads(options)
         traced = get_tracing_template(template)
@@ -272,9 +283,10 @@ def specialize(template, messages, tools, options, paths):
 
 
 def render(template, messages, tools, options):
-    """Each argument but the first is JSON, or bytes of it. @return JSON of an object with one field: `text`, the prompt;
-    `refusal`, the template's error message; `unsupported`, the type and path of a content part that it cannot receive;
-    `damaged`, the reason why this Python must not be used again"""
+    """Renders a prompt. All arguments except the template are JSON; `messages` and `tools` may be its bytes. Returns
+    JSON of an object with one field: `text`, the prompt; `refusal`, the template's error message; `unsupported`, the
+    type and path of a content part that the template cannot receive; or `damaged`, the reason why this interpreter must
+    be replaced."""
     try:
         variables = json.loads(options)
         template.now = get_time(variables)

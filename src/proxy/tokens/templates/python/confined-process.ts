@@ -1,8 +1,8 @@
 /**
- * A process for code that the proxy's authors have not written: a model's prompt encoder. It inherits no environment, no
- * file descriptor and no permission: it can read the program's own files and Pyodide's, and nothing else
- * (https://nodejs.org/docs/latest-v24.x/api/permissions.html). It can start neither processes nor threads, load no
- * native code and compile no JavaScript at run time. `confinement.ts` removes the network.
+ * Starts a process for third-party code: a model's prompt encoder. The process inherits no environment and no file
+ * descriptors. Node's permissions (https://nodejs.org/docs/latest-v24.x/api/permissions.html) allow it to read only the
+ * program's and Pyodide's files; it cannot start processes or threads, load native code or compile JavaScript at run
+ * time. `confinement.ts` removes the network.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { EventEmitter } from 'node:events'
@@ -14,10 +14,10 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { getPyodideFolder } from './boot.ts'
 import type { PythonHost } from './python-thread.ts'
 
-/** V8's limit; Python's memory is limited by itself. */
+/** The limit of V8's heap. Python's memory has a separate limit. */
 const HEAP_MIB = 256
 
-/** Starts a module in a confined process, which receives the data as JSON as its first message. */
+/** Starts a module in a confined process. The first message to the process contains `workerData` as JSON. */
 export function startConfinedProcess(code: URL, workerData: object): PythonHost {
   const pyodideFolder = getPyodideFolder()
   const readable = [pyodideFolder, ...(isSea() ? [] : getProgramFiles())]
@@ -29,7 +29,7 @@ export function startConfinedProcess(code: URL, workerData: object): PythonHost 
     '--no-warnings',
   ]
   const stdio = ['ignore', 'ignore', 'ignore', 'ipc'] as const
-  // The standalone executable takes Node's options from the environment only.
+  // The standalone executable reads Node's options only from the environment.
   const child = isSea()
     ? spawn(process.execPath, [CONFINED_COMMAND, getEmbeddedKey(code)], {
         env: { NODE_OPTIONS: flags.map(quote).join(' ') },
@@ -40,17 +40,18 @@ export function startConfinedProcess(code: URL, workerData: object): PythonHost 
   return new ProcessHost(child)
 }
 
-/** Quotes a word of NODE_OPTIONS. */
+/** Quotes an option for NODE_OPTIONS. */
 function quote(word: string): string {
   return `"${word.replaceAll(/["\\]/g, '\\$&')}"`
 }
 
-/** Returns the folder of the program's code, and the file from which Node learns its format. */
+/** Returns the folder of the program's code, and `package.json`, where Node reads the module format. */
 function getProgramFiles(): string[] {
   const program = resolve(fileURLToPath(import.meta.url), '../../../../..')
   return [program, join(program, '../package.json')]
 }
 
+/** A confined process with the interface of a thread. */
 class ProcessHost extends EventEmitter implements PythonHost {
   readonly #child: ChildProcess
   #isTerminated = false

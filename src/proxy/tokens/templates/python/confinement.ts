@@ -1,4 +1,7 @@
-/** The inside of a {@link startConfinedProcess confined process}: what is removed before foreign code runs. */
+/**
+ * Runs inside a {@link startConfinedProcess confined process}: removes access to the network and to Node's modules
+ * before third-party code runs.
+ */
 import dgram from 'node:dgram'
 import dns from 'node:dns'
 import { constants } from 'node:fs'
@@ -7,8 +10,9 @@ import net from 'node:net'
 import { Script } from 'node:vm'
 import type { JobPort } from './thread-jobs.ts'
 
-/** Globals that reach other machines or other code. */
+/** Globals that can open connections or exchange messages with other threads. */
 const GLOBALS = ['fetch', 'WebSocket', 'EventSource', 'XMLHttpRequest', 'Worker', 'BroadcastChannel']
+/** Functions of `process` that load code, signal processes or change the state of this one. */
 const PROCESS_FUNCTIONS = [
   'getBuiltinModule',
   'dlopen',
@@ -20,7 +24,7 @@ const PROCESS_FUNCTIONS = [
   'setgid',
 ]
 
-/** Removes the network, which Node's permissions do not cover, and access to Node's modules. */
+/** Removes access to the network, which Node's permissions do not cover, and to Node's modules. */
 export function confine(): void {
   const deny = (): never => {
     throw new Error('the process is confined')
@@ -32,7 +36,7 @@ export function confine(): void {
   syncBuiltinESMExports()
   for (const name of GLOBALS) Reflect.deleteProperty(globalThis, name)
   for (const name of PROCESS_FUNCTIONS) Reflect.set(process, name, deny)
-  // Pyodide reads these constants through a function that permissions disable.
+  // Pyodide calls `process.binding('constants')`, which Node's permissions disable.
   Reflect.set(process, 'binding', () => ({ fs: constants }))
 }
 
@@ -42,16 +46,19 @@ function denyFunctions(object: object, deny: () => never): void {
   }
 }
 
-/** The data of the process's first message. */
+/** The fields that the parent's first message contains besides the data of the module. */
 interface FirstMessage {
   maxMemoryBytes: number
   pyodideFolder: string
 }
 
-/** The time limit of a job, longer than the parent's, for a process whose parent was killed. */
+/**
+ * The time limit of a job. It is longer than the parent's limit, which ends the process, and takes effect only if the
+ * parent was killed.
+ */
 const JOB_LIMIT_MS = 30_000
 
-/** Waits for the first message. The process ends when its parent does, or a job exceeds the time limit. */
+/** Calls `open` with the data of the parent's first message, and with a port that receives the jobs that follow it. */
 export function openConfinedPort<Data extends object>(
   open: (data: Data & FirstMessage, port: JobPort) => void,
 ): void {
@@ -67,7 +74,7 @@ export function openConfinedPort<Data extends object>(
 
 const script = new Script('runConfinedJob()')
 
-/** Runs a function that V8 terminates at the time limit, also in WebAssembly. @throws Error at the limit */
+/** Runs a function. V8 terminates it at the time limit, even in WebAssembly. @throws Error at the limit */
 function runWithTimeLimit(run: () => void): void {
   Reflect.set(globalThis, 'runConfinedJob', run)
   script.runInThisContext({ timeout: JOB_LIMIT_MS })

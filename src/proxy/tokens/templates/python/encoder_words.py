@@ -1,6 +1,7 @@
 """Finds the words that a model's encoder searches for in messages; `template_words.py` finds those of a template.
 
-Only functions that the entry point may call are read: DeepSeek's file also parses completions.
+Only definitions that the entry point may use are searched, because DeepSeek's file also contains a parser of
+completions.
 """
 
 import ast
@@ -9,7 +10,7 @@ from template_words import ANY, SEARCHES
 
 
 def find_words(module, entry_point):
-    """@returns the words that a text may have in it, and those that it may be as a whole"""
+    """Returns the words that the encoder searches for inside texts, and those that it compares with complete texts."""
     functions = find_reachable(module, entry_point)
     sources = Sources(functions, entry_point)
     search = WordSearch(find_constants(module))
@@ -32,6 +33,7 @@ def find_constants(module):
 
 
 def find_reachable(module, entry_point):
+    """Returns the definitions of the entry point and of everything that it uses, directly or indirectly."""
     defined = {
         node.name: node
         for node in module.body
@@ -202,6 +204,8 @@ def is_type_test(node):
 
 
 class WordSearch(ast.NodeVisitor):
+    """Collects words from the comparisons and method calls in an encoder's code."""
+
     def __init__(self, constants):
         self.inside = set()
         self.whole = set()
@@ -224,13 +228,14 @@ class WordSearch(ast.NodeVisitor):
             for item in whole.elts:
                 self.read_equality(part, item)
             return
-        # Names are looked up in lists and dictionaries; only constant texts are searched for in other texts.
+        # A variable is assumed to be looked up in a list or a dictionary; only constant texts are searched for in
+        # texts.
         words = [word for word in self.list_texts(part) if word is not ANY]
         is_field = self.fields.is_mapping(whole)
         self.inside.update(word for word in words if not (is_field and word.isidentifier()))
 
     def read_equality(self, text, other):
-        """A slice that equals a word means that the word is inside the text."""
+        """Records the word that a text is compared with. If a slice is compared, the word is inside the text."""
         if isinstance(other, ast.Constant) and isinstance(other.value, str) and not self.fields.is_bare(text):
             is_slice = isinstance(text, ast.Subscript) and isinstance(text.slice, ast.Slice)
             (self.inside if is_slice and other.value else self.whole).add(other.value)
@@ -247,6 +252,7 @@ class WordSearch(ast.NodeVisitor):
         self.generic_visit(node)
 
     def list_texts(self, expression):
+        """Returns the texts that an expression may evaluate to; `ANY` if they are unknown, none if it is no text."""
         match expression:
             case ast.Constant(value=str(text)):
                 return [text]

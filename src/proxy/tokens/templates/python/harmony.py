@@ -2,8 +2,8 @@
 
 The text is that of openai-harmony 0.0.8 (`src/encoding.rs`: `Render`, `template_tools_section`,
 `json_schema_to_typescript`). Messages are converted by vLLM's rule (0.33,
-`vllm/entrypoints/openai/parser/harmony_utils.py`), which uses no chat template for gpt-oss. A test compares both with that
-library on random conversations.
+`vllm/entrypoints/openai/parser/harmony_utils.py`), which uses no chat template for gpt-oss. A test compares the prompts
+of random conversations with those of that library.
 """
 
 import json
@@ -19,12 +19,12 @@ MODEL_IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
 EFFORTS = ("low", "medium", "high")
 
-# Content is text; arguments are the text that the model sampled.
+# Content is passed as text, and tool arguments as the text that the model sampled.
 NEEDS = Needs(True, False, True, True, False, True, True)
 
 
 class HarmonyTemplate:
-    """Replaces a compiled template."""
+    """A renderer with the interface of `chat_templates.ChatTemplate`."""
 
     needs = NEEDS
     words = NO_WORDS
@@ -38,7 +38,7 @@ class HarmonyTemplate:
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
         if kwargs.get("builtin_tools"):
-            raise TemplateError("builtin_tools are in the model's own template only")
+            raise TemplateError("only the model's own template supports builtin_tools")
         instructions, talk = cut_instructions(messages)
         rendered = [format_system_message(kwargs, self.now or datetime.now(), bool(tools))]
         if instructions or tools:
@@ -56,14 +56,16 @@ def prepare_message(message, path):
 
 
 def cut_instructions(messages):
-    """Separates a leading system or developer message, whose content begins harmony's developer message."""
+    """Returns the content of a leading system or developer message, which becomes the instructions in harmony's
+    developer message, and the other messages."""
     if messages and messages[0].get("role") in ("system", "developer"):
         return messages[0].get("content"), messages[1:]
     return None, messages
 
 
 def pair_with_channels(messages):
-    """Yields pairs of a channel and a text: `final` for the assistant's responses, `analysis` for its reasoning."""
+    """Yields pairs of a channel and a formatted message. The channel is `final` for the assistant's responses,
+    `analysis` for its reasoning, `commentary` for tool calls and content beside them, and None for other messages."""
     calls = [call for message in messages for call in get_calls(message)]
     names = {call.get("id"): call["function"].get("name", "") for call in calls}
     for message in messages:
@@ -76,7 +78,7 @@ def pair_with_channels(messages):
         elif role == "user":
             yield None, f"<|start|>user<|message|>{content}<|end|>"
         elif role not in ("system", "developer"):
-            raise TemplateError(f"harmony knows no role {role}")
+            raise TemplateError(f"harmony has no role {role}")
         elif "content" in message:
             yield None, format_developer_message(content, None)
 
@@ -121,7 +123,7 @@ def drop_old_analysis(pairs):
 def format_system_message(kwargs, now, has_tools):
     effort = kwargs.get("reasoning_effort") or "medium"
     if effort not in EFFORTS:
-        raise TemplateError(f"reasoning_effort is {effort}, and harmony knows {', '.join(EFFORTS)}")
+        raise TemplateError(f"reasoning_effort is {effort}, but harmony supports only {', '.join(EFFORTS)}")
     identity = kwargs.get("model_identity") or MODEL_IDENTITY
     channels = "# Valid channels: analysis, commentary, final. Channel must be included for every message."
     if has_tools:
@@ -153,7 +155,8 @@ def format_tool_namespace(functions):
 
 
 def split_lines(text):
-    """Splits as Rust's `str::lines`: a carriage return before a line feed is removed, and no last line is empty."""
+    """Splits a text like Rust's `str::lines`: a carriage return before a line feed is removed, and the last line is
+    never empty."""
     *ended, last = text.split("\n")
     lines = [line.removesuffix("\r") for line in ended]
     return lines if last == "" else [*lines, last]
@@ -213,7 +216,8 @@ def format_property(name, schema, optional, indent):
 
 
 def format_union(name, schema, optional, indent):
-    """The description is above the name, unless the first variant has the same."""
+    """Formats a property with variants. Its description is above the name, unless the first variant has the same
+    one."""
     variants, description = schema["oneOf"], schema.get("description")
     described = [variant if isinstance(variant, dict) else {} for variant in variants]
     first = described[0].get("description") if described else None
@@ -224,10 +228,10 @@ def format_union(name, schema, optional, indent):
     text += f"{indent}{name}{optional}:\n"
     for at, variant in enumerate(described):
         own = variant.get("description")
-        is_told = isinstance(own, str) and own != description and not (at == 0 and is_above)
-        notes = ([own] if is_told else []) + ([format_default(variant)] if "default" in variant else [])
-        behind = f" // {' '.join(notes)}" if notes else ""
-        text += f"{indent} | {to_nullable_type(variant, indent + '   ')}{behind}\n"
+        is_shown = isinstance(own, str) and own != description and not (at == 0 and is_above)
+        notes = ([own] if is_shown else []) + ([format_default(variant)] if "default" in variant else [])
+        comment = f" // {' '.join(notes)}" if notes else ""
+        text += f"{indent} | {to_nullable_type(variant, indent + '   ')}{comment}\n"
     return text + f"{indent},\n"
 
 
@@ -244,7 +248,7 @@ def format_trailing_comment(variant):
     notes = [description] if isinstance(description, str) else []
     if "default" in variant:
         default = variant["default"]
-        # Here, and here only, a default among choices is quoted as JSON.
+        # Only in these comments, the default of a type with choices is quoted as JSON.
         is_choice = isinstance(default, str) and has_choices(variant)
         notes.append(f"default: {to_json(default)}" if is_choice else format_default(variant))
     return f" // {' '.join(notes)}" if notes else ""
@@ -263,7 +267,7 @@ def has_choices(schema):
 
 
 def to_json(value):
-    """Serializes as Rust's `serde_json` does."""
+    """Serializes a value as Rust's `serde_json` does."""
     match value:
         case bool() | None | str():
             return json.dumps(value, ensure_ascii=False)
@@ -298,7 +302,7 @@ def format_float(value):
 
 
 def round_as_serde(text):
-    """Parses as `serde_json` does, whose result may differ from the exact one in the last bit."""
+    """Parses a number as `serde_json` does: the result may differ from the exact one in the last bit."""
     mantissa, _, scale = text.lstrip("-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     significand, exponent = 0, int(scale or 0) - len(fraction)

@@ -1,12 +1,13 @@
-"""The prompts of a model that Mistral publishes with `tekken.json` and without a chat template.
+"""Encodes prompts of models that Mistral publishes with `tekken.json` and without a chat template.
 
-The rules are those of mistral-common 1.13 (`protocol/instruct/normalize.py`, `validator.py`, `tokens/tokenizers/instruct.py`),
-whose own code needs native modules, in the mode in which vLLM calls it (`vllm/tokenizers/mistral.py`): identifiers of calls
-are cut to their last nine characters. Names and schemas of tools are not checked here. Where mistral-common would reject
-earlier reasoning, because the tokenizer has no tokens for it, the reasoning is left out.
+The rules are those of mistral-common 1.13 (`protocol/instruct/normalize.py`, `validator.py`,
+`tokens/tokenizers/instruct.py`), whose own code needs native modules, in the mode in which vLLM calls it
+(`vllm/tokenizers/mistral.py`): identifiers of tool calls are shortened to their last nine characters. Names and schemas
+of tools are not checked here. mistral-common rejects earlier reasoning if the tokenizer has no tokens for it; this
+encoder omits the reasoning.
 
-This file runs as a model's encoder (`model_encoder.py`); appended assignments replace the constants by those of the model's
-file (`mistral-encoder.ts`).
+This file runs as a model's encoder (`model_encoder.py`). `mistral-encoder.ts` appends assignments that set the
+constants below to the values of the model's `tekken.json`.
 """
 
 import json
@@ -16,16 +17,16 @@ import re
 VERSION = 13
 # Whether the tokenizer has tokens for reasoning.
 HAS_THINKING = True
-# The values of `reasoning_effort`, from version 15 on, and the default. None: prompts do not state it.
+# The values of `reasoning_effort` and the default, from version 15 on. Prompts state no effort if there are no values.
 EFFORTS = ()
 DEFAULT_EFFORT = None
-# The separator of a content's text parts.
+# The text between the text parts of a message's content.
 PART_SEPARATOR = "\n\n"
 
-# The separator of the texts of merged messages.
+# The text between the contents of merged messages.
 MESSAGE_SEPARATOR = "\n\n"
 
-# The roles of a message's successor.
+# By role, the roles of the messages that may follow.
 SUCCESSORS = {
     "system": ("user", "assistant", "system"),
     "user": ("assistant", "system", "user"),
@@ -54,7 +55,7 @@ def build_chat_segments(messages, tools, *, reasoning_effort, **_):
     check_results(messages)
     merged = normalize(messages)
     users = [at for at, message in enumerate(merged) if message["role"] == "user"]
-    # Tools and settings come before the first question or, up to version 11, before the last one.
+    # Tools and settings precede the first user message or, up to version 11, the last one.
     at_settings = (users[0] if VERSION >= 13 else users[-1]) if users else None
     segments = [create_special("<s>")]
     for at, message in enumerate(merged):
@@ -96,7 +97,7 @@ def shorten_call_id(call_id):
 
 
 def parse_or_keep(text):
-    """Parses JSON; other text is returned as it is."""
+    """Parses JSON. Returns other text unchanged."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -112,7 +113,8 @@ def check_order(messages):
 
 
 def check_results(messages):
-    """Each call has a result before the next message of the assistant; by number, and from version 11 on by identifier."""
+    """Checks that all tool calls have results before the assistant's next message. The number of results is compared,
+    and from version 11 on also their identifiers."""
     missing, expected, seen = 0, [], []
     for message in messages[1:]:
         if message["role"] == "tool":
@@ -137,7 +139,8 @@ def check_result(call_id, expected, seen):
 
 
 def normalize(messages):
-    """Merges neighboring messages of a user or of the assistant, and sorts results in the order of their calls."""
+    """Merges consecutive messages of the user and of the assistant, and sorts tool results in the order of their
+    calls."""
     merged, calls = [], []
     for group in group_by_role(messages):
         role = group[0]["role"]
@@ -173,7 +176,8 @@ def join_texts(texts):
 
 
 def join_assistant_messages(group):
-    """Merges consecutive texts. Each chunk is a kind and a list of texts."""
+    """Merges messages. A chunk of the result is a pair of a kind, `reasoning` or `text`, and a list of consecutive
+    texts."""
     chunks = []
     for message in group:
         if "reasoning" in message:
@@ -198,7 +202,7 @@ def sort_results(results, calls):
 
 
 def add_instructions(messages, instructions):
-    """Up to version 3, the last question begins with the system's messages."""
+    """Prepends system messages to the last user message, as in version 3."""
     rules = join_texts(instructions)
     if not rules:
         return messages

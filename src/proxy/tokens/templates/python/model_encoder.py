@@ -1,17 +1,17 @@
-"""A model's prompt encoder as its authors publish it, in place of a chat template.
+"""Runs the prompt encoder that a model's authors publish in place of a chat template.
 
 The encoder is a Python file that defines one of two functions:
 
 - `encode_messages`, which returns a text (DeepSeek V3.2, V4 and V4.1);
-- `build_chat_segments`, which returns segments, each with the attributes `text` and `allow_special`: whether special tokens
-  are recognized in it (Kimi K3).
+- `build_chat_segments`, which returns segments with the attributes `text` and `allow_special`: whether special tokens
+  are recognized in the text (Kimi K3).
 
-It runs unmodified, once per prompt in a new module, so that it keeps no state. The process that runs this file is confined
-(`encoder-process.ts`); `confine` removes Python's access to it.
+The file is executed unmodified in a new module for each prompt, so that it cannot retain state. The process is confined
+(`encoder-process.ts`), and `confine` removes Python's access to that process.
 
-How a chat becomes the function's arguments is vLLM's rule (0.33, `vllm/tokenizers/deepseek_v4.py`,
-`vllm/renderers/kimi_k3.py`), except that the tools belong to the leading system message in V3.2, too, as in the examples
-that DeepSeek publishes with its encoder.
+Chats are converted to arguments of the function as in vLLM (0.33, `vllm/tokenizers/deepseek_v4.py`,
+`vllm/renderers/kimi_k3.py`), with one exception: for DeepSeek V3.2, too, tools are added to the leading system message,
+as in the examples that DeepSeek publishes with its encoder.
 """
 
 import ast
@@ -28,11 +28,11 @@ from encoder_words import find_constants, find_words
 from specialize import Opaque, join
 from template_messages import Damaged, Needs, convert_late_systems, find_roles, to_parts, to_template_message
 
-# The module of an encoder's code.
+# The name of the module in which an encoder's code is executed.
 MODULE = "model_encoder_code"
 
-# Marks before a segment, as in `segments.ts`: special tokens are text, or are recognized. A segment's own unpaired surrogates
-# are replaced, as tokenizers do, so that no segment contains a mark.
+# The marks before a segment in which special tokens are text, and before one in which they are recognized, as in
+# `segments.ts`. Unpaired surrogates in segments are replaced, as tokenizers do, so that no segment contains a mark.
 TEXT_MARK, SPECIAL_MARK = "\udc00", "\udc01"
 
 # The modules that an encoder may import.
@@ -41,34 +41,36 @@ LIBRARY = (
     " heapq itertools json math numbers operator re string textwrap typing unicodedata"
 ).split()
 
-# The audit events that an encoder may cause: execution and definitions. All others are denied.
+# The audit events that an encoder may cause, by executing code and defining classes. `deny` rejects all others.
 PERMITTED_EVENTS = frozenset(["compile", "exec", "builtins.id", "sys._getframemodulename"])
 
-# The attributes that `dataclasses` reads and writes to describe a class.
+# The attributes that an encoder may access in spite of an audit event, because `dataclasses` does.
 DESCRIBED = {
     "object.__getattr__": frozenset(["__code__", "__defaults__", "__kwdefaults__"]),
     "object.__setattr__": frozenset(["__doc__"]),
 }
 
-# Modules with access to JavaScript or memory, some of which are loaded before an encoder.
+# Modules that provide access to JavaScript or to raw memory. Pyodide has loaded some of them when `confine` runs.
 BRIDGES = ("js", "pyodide_js", "pyodide", "_pyodide", "_pyodide_core", "ctypes", "_ctypes", "micropip")
 
 # No engine accepts a longer prompt.
 MAX_CHARS = 64 * 2**20
 
-# The number of first calls that are repeated to compare their results, and the interval of repetitions after them.
+# Calls that are repeated to verify that the result depends on nothing but the messages: the first ones, and one of
+# every so many later ones.
 REPEATED_FIRST = 8
 CALLS_A_REPEAT = 64
 
-# Content is text. Arguments are, too: what DeepSeek V4 publishes takes an object for an argument that is named so.
+# Content and tool arguments are passed as text: DeepSeek V4's encoder converts an object of arguments to a single
+# argument named `arguments`.
 NEEDS = Needs(True, False, True, True, False, True, True)
 
 
 class ModelEncoder:
-    """Replaces a compiled template. A subclass calls one kind of entry point."""
+    """A renderer with the interface of `chat_templates.ChatTemplate`. Each subclass calls one kind of entry point."""
 
     entry_point = None
-    # The separator of a content's text parts.
+    # The text between the text parts of a message's content.
     separator = "\n"
 
     def __init__(self, source):
@@ -84,7 +86,7 @@ class ModelEncoder:
         self.needs = find_roles(NEEDS, self.render_for_roles)
 
     def render_for_roles(self, messages, needs):
-        """Returns the text of messages for `find_roles`, an empty one if they are rejected."""
+        """Renders messages for `find_roles`. Returns an empty text if the encoder rejects them."""
         try:
             encoder_messages, arguments = self.build_arguments(self.prepare(messages, needs), None, True, {})
             return self.call_encoder(encoder_messages, arguments)
@@ -92,7 +94,7 @@ class ModelEncoder:
             return ""
 
     def load_function(self):
-        """Loads the function in a new module, which has run no other call."""
+        """Executes the encoder's code in a new module, and returns the entry point."""
         module = create_module()
         exec(self.code, module.__dict__)
         return module.__dict__[self.entry_point]
@@ -155,7 +157,7 @@ class EncoderTrace:
 
 
 class TextEncoder(ModelEncoder):
-    """The interface of DeepSeek's encoders."""
+    """Calls `encode_messages`, the entry point of DeepSeek's encoders."""
 
     entry_point = "encode_messages"
 
@@ -165,12 +167,12 @@ class TextEncoder(ModelEncoder):
 
     @property
     def separator(self):
-        # DeepSeek V4 puts an empty line between parts.
+        # DeepSeek V4's chats have an empty line between parts.
         return "\n\n" if self.has_efforts else "\n"
 
     def to_text(self, result):
         if type(result) not in TEXTS:
-            raise TemplateError(f"it returns no text, but {type(result).__name__}")
+            raise TemplateError(f"it returns {type(result).__name__} instead of a text")
         return result
 
     def build_arguments(self, messages, tools, add_generation_prompt, kwargs):
@@ -191,7 +193,7 @@ class TextEncoder(ModelEncoder):
 
 
 class SegmentEncoder(ModelEncoder):
-    """The interface of Kimi's encoder, and of the proxy's own for Mistral (`mistral_encoder.py`)."""
+    """Calls `build_chat_segments`, the entry point of Kimi's encoder and of `mistral_encoder.py`."""
 
     entry_point = "build_chat_segments"
 
@@ -203,7 +205,7 @@ class SegmentEncoder(ModelEncoder):
         segments = [(segment.text, segment.allow_special) for segment in result]
         for text, allows_special in segments:
             if type(text) not in TEXTS or type(allows_special) is not bool:
-                raise TemplateError("it returns a segment without a text and whether it allows special tokens")
+                raise TemplateError("it returns a segment whose text is not a str, or whose allow_special is not a bool")
         marked = [
             (SPECIAL_MARK if allows_special else TEXT_MARK) + replace_surrogates(text)
             for text, allows_special in segments
@@ -222,7 +224,7 @@ class SegmentEncoder(ModelEncoder):
             # Without an effort, Kimi K3's `apply_chat_template` passes the highest one.
             "thinking_effort": kwargs.get("thinking_effort", "max" if effort in (None, "none") else effort),
         }
-        # The proxy's own encoder receives the effort of the request.
+        # `mistral_encoder.py` has a parameter for the effort as requested.
         if "reasoning_effort" in self.parameters:
             arguments["reasoning_effort"] = effort
         return messages, arguments
@@ -255,6 +257,7 @@ def create_module():
 
 
 def find_parameters(syntax_tree, entry_point):
+    """Returns the names of the entry point's parameters. Raises TemplateError if the code does not define it."""
     for node in syntax_tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == entry_point:
             return frozenset(argument.arg for argument in [*node.args.args, *node.args.kwonlyargs])
@@ -278,7 +281,8 @@ def copy_value(value):
 
 
 def run_guarded(call):
-    """Calls the encoder. Its exceptions become errors of the template, except for a lack of memory."""
+    """Calls a function that runs the encoder's code. Exceptions except MemoryError are converted to TemplateError;
+    Damaged is raised if the code has changed Python's modules."""
     try:
         return call()
     except (MemoryError, TemplateError):
@@ -297,37 +301,39 @@ def describe_error(error):
         return "an error that cannot be shown"
 
 
-# An encoder's `builtins`.
+# The `builtins` of an encoder's module.
 BUILTINS = {}
 
-# Pairs of a module's dictionary and its values: those that are checked after each call, and after some calls.
+# Pairs of a module's dictionary and its original values. The first list is checked after each call, the second after
+# each repeated call.
 INTERPRETER_STATE = []
 LIBRARY_STATE = []
 
-# Not looked up in `builtins` and `operator`, which an encoder may have changed.
+# References to functions that an encoder could replace in `builtins` and `operator`.
 is_same, each, holds_for_all, size = is_, map, all, len
 
 
 def check_intact(state):
-    """Compares identities, because an encoder's value could be equal to any other. The values are kept, so that none of
-    them has the identity of a deleted one. The loop runs in C: more than 500 values are compared for each prompt."""
+    """Raises Damaged if a value of a module was replaced. Values are compared by identity, because an object of an
+    encoder can claim to be equal to any other; the original values stay referenced, so that no new object has the
+    identity of a deleted one. The loop runs in C, because more than 500 values are compared for each prompt."""
     for names, before in state:
         if size(names) != size(before) or not holds_for_all(each(is_same, names.values(), before)):
             raise Damaged("it changes Python's modules")
 
 
 def confine():
-    """Removes everything but the standard library's computations, for the life of this interpreter."""
+    """Restricts this interpreter to computations with modules of the standard library. This cannot be undone."""
     for name in LIBRARY:
         __import__(name)
-    # Where `dataclasses` looks up the names in a class's annotations.
+    # `dataclasses` looks up the names in a class's annotations in this module.
     sys.modules[MODULE] = types.ModuleType(MODULE)
     sys.modules[MODULE].__dict__["__builtins__"] = BUILTINS
     load = builtins.__import__
     for name in [name for name in sys.modules if name.split(".")[0] in BRIDGES]:
         del sys.modules[name]
     for finder in sys.meta_path:
-        # Pyodide's finder of JavaScript objects.
+        # Pyodide's finder, which imports JavaScript objects, has this attribute.
         getattr(finder, "jsproxies", {}).clear()
 
     def import_listed(name, globals=None, locals=None, fromlist=(), level=0):
@@ -341,13 +347,14 @@ def confine():
         BUILTINS.pop(name, None)
     INTERPRETER_STATE.extend((names, [*names.values()]) for names in (sys.modules, vars(builtins), vars(sys)))
     LIBRARY_STATE.extend((vars(sys.modules[name]), [*vars(sys.modules[name]).values()]) for name in (*LIBRARY, MODULE))
-    # As in `chat_templates.settled`.
+    # As in `chat_templates.freeze_objects`.
     gc.set_threshold(100_000)
     gc.freeze()
     sys.addaudithook(deny)
 
 
 def deny(event, arguments):
+    """An audit hook that raises PermissionError for events that an encoder may not cause."""
     if event in DESCRIBED and arguments[1] in DESCRIBED[event]:
         return
     if event not in PERMITTED_EVENTS:
@@ -355,7 +362,7 @@ def deny(event, arguments):
 
 
 def open_encoder(source, entry_point):
-    """@param entry_point the function that the source defines, one of `INTERFACES`"""
+    """Confines this interpreter and opens an encoder. `entry_point` is a key of `INTERFACES`."""
     confine()
     try:
         return INTERFACES[entry_point](source)

@@ -1,33 +1,37 @@
-/** A model's `response_template`, by which Python parses completions on the calling thread. */
+/** Parses completions by a model's `response_template`, in Python on the calling thread. */
 import type { PyProxy } from 'pyodide/ffi'
 import { ProxyError } from '../../../../base/errors.ts'
 import { bootPython } from './boot.ts'
 
-/** The context of a completion: the text of its prompt, or its end, and the request's tools as JSON. */
+/** The context of a completion: the prompt's text, or the end of it, and the request's tools as JSON. */
 export interface ResponseOpening {
   prefix: string
   tools: string
 }
 
-/** The output that Python has parsed so far. */
+/** The output that Python returns for some texts of a completion. */
 export interface ResponseDeltas {
-  /** One delta for each text, and one more at the end. */
+  /** One delta for each text, and one more at the end of the completion. */
   deltas: { content?: string; reasoning?: string; calls?: { name: string; arguments: string }[] }[]
-  /** The number of code points at the end of all texts that are not yet part of a delta. */
+  /** The number of code points at the end of the completion so far that are not yet part of a delta. */
   undecided: number
 }
 
+/** A response template and its parser. */
 export interface ResponseTemplate {
+  /** Returns the parser state of a new completion, which the caller must destroy. */
   begin(opening: ResponseOpening): PyProxy
   read(answer: PyProxy, texts: readonly string[], isEnd: boolean): ResponseDeltas
 }
 
+/** The functions of `response_reader.py`. */
 interface ResponseReaderModule extends PyProxy {
   open_template(source: string): PyProxy
-  open_answer(template: PyProxy, prefix: string, tools: string): PyProxy
+  open_completion(template: PyProxy, prefix: string, tools: string): PyProxy
   read(answer: PyProxy, texts: string, isEnd: boolean): string
 }
 
+/** Python with the parser of response templates. */
 export class PythonResponses {
   readonly #module: ResponseReaderModule
 
@@ -50,7 +54,7 @@ export class PythonResponses {
     try {
       const template = module.open_template(source)
       return {
-        begin: ({ prefix, tools }) => module.open_answer(template, prefix, tools),
+        begin: ({ prefix, tools }) => module.open_completion(template, prefix, tools),
         read: (answer, texts, isEnd) =>
           JSON.parse(module.read(answer, JSON.stringify(texts), isEnd)) as ResponseDeltas,
       }

@@ -1,14 +1,15 @@
 /**
- * A thread with Python that runs one job after the other, seen from the event loop. The jobs run third-party templates:
- * a job that exceeds its time or memory limit fails alone, and the thread is replaced.
+ * The event loop's side of a thread that runs Python jobs one by one. Jobs run third-party templates: if a job exceeds
+ * its time or memory limit, only this job fails, and the thread is replaced.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import type { ThreadError, ThreadProgress, ThreadReply } from './thread-jobs.ts'
 
+/** The limits of a {@link PythonThread}. */
 export interface PythonThreadLimits {
   /** The time limit of a job. */
   timeLimitMs: number
-  /** Python's memory limit, which includes its own 40 MB. Default: 1 GiB. */
+  /** The limit of Python's memory, of which the interpreter itself needs 40 MB. Default: 1 GiB. */
   maxMemoryBytes?: number | undefined
   /** The maximum number of queued jobs. Default: 1024. */
   maxQueued?: number | undefined
@@ -25,18 +26,19 @@ export interface PythonHost {
 }
 
 interface PythonThreadOptions {
-  /** Starts a module that calls `serveJobs`. @param workerData `data` and `maxMemoryBytes` */
+  /** Starts a module that calls `serveJobs`. @param workerData `data` with `maxMemoryBytes` */
   start(workerData: object): PythonHost
   name: string
-  /** A plain object. */
+  /** The data of the module, a plain object. */
   data: object
   limits: PythonThreadLimits
-  /** The task of this Python, for error messages: `renders chat templates`. */
+  /** What this Python does, for error messages: `renders chat templates`. */
   task: string
   /** Creates the error of a job that exceeds its time or memory limit. */
   createLimitError(reason: string): ProxyError
 }
 
+/** A queued or running job. */
 interface WaitingJob<Job, Reply> {
   job: Job
   resolve(answer: Reply): void
@@ -52,6 +54,7 @@ const MAX_SHORT_IN_A_ROW = 64
  */
 const START_LIMIT_MS = 120_000
 
+/** Queues jobs and runs them on a thread or process, which it starts for the first job and replaces after a failure. */
 export class PythonThread<Job, Reply> {
   readonly #options: PythonThreadOptions
   readonly #short: WaitingJob<Job, Reply>[] = []
@@ -68,12 +71,12 @@ export class PythonThread<Job, Reply> {
 
   /**
    * Runs a job on the thread.
-   * @param isLong the job takes many times as long as others, which precede it
-   * @throws ProxyError of the job, `start_failed` without Python, `queue_full`, `shutting_down`
+   * @param isLong the job takes many times as long as other jobs, which therefore precede it
+   * @throws ProxyError of the job, `start_failed` if Python does not start, `queue_full`, `shutting_down`
    */
   execute(job: Job, isLong = false): Promise<Reply> {
     return new Promise((resolve, reject) => {
-      if (this.#closed) return reject(this.#closedError())
+      if (this.#closed) return reject(this.#createClosedError())
       if (this.#short.length + this.#long.length >= (this.#options.limits.maxQueued ?? 1024)) {
         const message = `too many jobs wait for the Python that ${this.#options.task}`
         return reject(new ProxyError('queue_full', message, { retryAfterS: 1 }))
@@ -86,16 +89,16 @@ export class PythonThread<Job, Reply> {
   async close(): Promise<void> {
     this.#closed = true
     const waiting = [this.#current, ...this.#short.splice(0), ...this.#long.splice(0)]
-    const worker = this.#dismiss()
-    for (const one of waiting) one?.reject(this.#closedError())
+    const worker = this.#releaseHost()
+    for (const one of waiting) one?.reject(this.#createClosedError())
     await worker?.terminate()
   }
 
   #next(): void {
     if (this.#current !== undefined) return
-    this.#current = this.#take()
+    this.#current = this.#dequeue()
     if (this.#current === undefined) {
-      // The thread keeps the process alive only while it works.
+      // An idle thread must not prevent the process from exiting.
       this.#worker?.unref()
       return
     }
@@ -103,14 +106,17 @@ export class PythonThread<Job, Reply> {
     else this.#send(this.#worker, this.#current)
   }
 
-  #take(): WaitingJob<Job, Reply> | undefined {
-    const isLongOnesTurn = this.#short.length === 0 || this.#shortInARow >= MAX_SHORT_IN_A_ROW
-    const long = isLongOnesTurn ? this.#long.shift() : undefined
+  #dequeue(): WaitingJob<Job, Reply> | undefined {
+    const prefersLong = this.#short.length === 0 || this.#shortInARow >= MAX_SHORT_IN_A_ROW
+    const long = prefersLong ? this.#long.shift() : undefined
     this.#shortInARow = long === undefined ? this.#shortInARow + 1 : 0
     return long ?? this.#short.shift()
   }
 
-  /** Starts a thread. Its first messages report that Python has started, then that the template has been compiled. */
+  /**
+   * Starts a thread. Its first messages report that Python has started, then that the template has been compiled; the
+   * current job is sent after that.
+   */
   #spawn(): void {
     const { start, name, data, limits } = this.#options
     const worker = start({ ...data, maxMemoryBytes: limits.maxMemoryBytes ?? 2 ** 30 })
@@ -125,19 +131,20 @@ export class PythonThread<Job, Reply> {
         if (works === 'template') this.#send(worker, this.#current!)
         else this.#limitJob()
       } else if (works === 'template') this.#settle(reply)
-      else this.#lose('error' in reply ? fromThreadError(reply.error) : this.#startError(undefined))
+      else
+        this.#failCurrent('error' in reply ? fromThreadError(reply.error) : this.#createStartError(undefined))
     })
     worker.on('error', (cause) => {
       if (this.#worker !== worker) return
-      this.#lose(
+      this.#failCurrent(
         works === 'template'
           ? cause instanceof ProxyError
             ? cause
             : new ProxyError('internal', `the ${name} thread died`, { cause })
-          : this.#startError(cause),
+          : this.#createStartError(cause),
       )
     })
-    this.#limit(START_LIMIT_MS, () => this.#startError(undefined))
+    this.#limit(START_LIMIT_MS, () => this.#createStartError(undefined))
   }
 
   #send(worker: PythonHost, { job }: WaitingJob<Job, Reply>): void {
@@ -147,13 +154,15 @@ export class PythonThread<Job, Reply> {
   }
 
   #limitJob(): void {
-    const { limits, createLimitError: refusal } = this.#options
-    this.#limit(limits.timeLimitMs, () => refusal(`it takes more than ${limits.timeLimitMs / 1000} s`))
+    const { limits, createLimitError } = this.#options
+    this.#limit(limits.timeLimitMs, () =>
+      createLimitError(`it takes more than ${limits.timeLimitMs / 1000} s`),
+    )
   }
 
   #settle(reply: ThreadReply<Reply>): void {
     if ('damaged' in reply) {
-      this.#lose(this.#options.createLimitError(reply.damaged))
+      this.#failCurrent(this.#options.createLimitError(reply.damaged))
       return
     }
     const { resolve, reject } = this.#current!
@@ -165,19 +174,19 @@ export class PythonThread<Job, Reply> {
   }
 
   #limit(timeMs: number, error: () => ProxyError): void {
-    this.#timer = setTimeout(() => this.#lose(error()), timeMs)
+    this.#timer = setTimeout(() => this.#failCurrent(error()), timeMs)
     this.#timer.unref()
   }
 
-  /** Fails the current job; queued jobs run on a new thread. */
-  #lose(error: ProxyError): void {
+  /** Fails the current job and terminates the thread. Queued jobs run on a new thread. */
+  #failCurrent(error: ProxyError): void {
     const lost = this.#current
-    void this.#dismiss()?.terminate()
+    void this.#releaseHost()?.terminate()
     lost?.reject(error)
     this.#next()
   }
 
-  #dismiss(): PythonHost | undefined {
+  #releaseHost(): PythonHost | undefined {
     clearTimeout(this.#timer)
     const worker = this.#worker
     this.#worker = undefined
@@ -185,11 +194,11 @@ export class PythonThread<Job, Reply> {
     return worker
   }
 
-  #startError(cause: unknown): ProxyError {
+  #createStartError(cause: unknown): ProxyError {
     return new ProxyError('start_failed', `Python, which ${this.#options.task}, does not start`, { cause })
   }
 
-  #closedError(): ProxyError {
+  #createClosedError(): ProxyError {
     return new ProxyError('shutting_down', `the ${this.#options.name} thread is closed`)
   }
 }

@@ -1,8 +1,10 @@
-"""The part of PyPI's `regex` that transformers' response parser uses, on Python's `re`: `regex` has no build for WebAssembly.
+"""Implements, with Python's `re`, the part of PyPI's `regex` that transformers' response parser uses, because `regex` has
+no build for WebAssembly.
 
-Two differences are removed. `\\w` and `\\s` are those of `regex`. And a search may be partial: if nothing matches, it
-returns the position from which on the text may be the beginning of a match. For that, a pattern is rewritten so that the
-end of the text matches everything that may follow. `test/differential` compares the results of both.
+Two properties of `regex` are added to `re`. `\\w` and `\\s` match the same characters. A search may be partial: if
+there is no match, it finds the position from which the text may be the beginning of a match. For partial searches, a
+pattern is rewritten so that the end of the text matches any rest of the pattern. `test/differential` compares the
+results with those of `regex`.
 """
 
 import re
@@ -36,22 +38,25 @@ from re._constants import (
 
 __all__ = ["DOTALL", "compile", "error", "escape", "finditer", "sub"]
 
+# The last code point.
 LAST = 0x10FFFF
 CHARACTERS = (LITERAL, NOT_LITERAL, ANY, IN)
 REPEATS = (MAX_REPEAT, MIN_REPEAT, POSSESSIVE_REPEAT)
 AT_END = (AT, AT_END_STRING)
 THE_REST = (MAX_REPEAT, (0, MAXREPEAT, [(IN, [(RANGE, (0, LAST))])]))
 
-
+# The code points of white space: those of Python without the separators U+001C to U+001F.
 SPACES = [code for code in range(0x3001) if chr(code).isspace() and not 0x1C <= code <= 0x1F]
+# The zero-width non-joiner and joiner, which `regex` counts as word characters.
 JOINERS = (0x200C, 0x200D)
-# Symbols that are alphabetic in Unicode.
+# The ranges of circled and squared letters: symbols that Unicode declares alphabetic.
 CIRCLED = ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
 CATEGORIES = frozenset(("Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "Pc"))
 
 
 def list_word_codes():
-    # Unicode has no letters or marks elsewhere.
+    """Yields the code points of word characters in ascending order."""
+    # Unicode has no letters or marks outside these ranges.
     for code in chain(range(0x40000), range(0xE0000, 0xE0200)):
         is_circled = any(first <= code <= last for first, last in CIRCLED)
         if unicodedata.category(chr(code)) in CATEGORIES or code in JOINERS or is_circled:
@@ -59,17 +64,17 @@ def list_word_codes():
 
 
 def to_sets(codes):
-    """Returns the codes, and all others, as members of a set."""
-    inside, outside, behind = [], [], 0
+    """Converts ascending code points to the members of a set, and of the set of all other code points."""
+    inside, outside, following = [], [], 0
     for code in codes:
-        if code == behind and inside:
+        if code == following and inside:
             inside[-1] = (RANGE, (inside[-1][1][0], code))
         else:
             inside.append((RANGE, (code, code)))
-            if code > behind:
-                outside.append((RANGE, (behind, code - 1)))
-        behind = code + 1
-    return inside, [*outside, (RANGE, (behind, LAST))]
+            if code > following:
+                outside.append((RANGE, (following, code - 1)))
+        following = code + 1
+    return inside, [*outside, (RANGE, (following, LAST))]
 
 
 SPACE, NOT_SPACE = to_sets(SPACES)
@@ -83,7 +88,7 @@ CLASSES = {
 
 
 class Unsupported(ValueError):
-    pass
+    """A pattern with which partial searches would differ from those of `regex`."""
 
 
 class Pattern:
@@ -101,7 +106,7 @@ class Pattern:
         return nest_sequences(_parser.SubPattern(self.tree.state, items), self.tree.state)
 
     def prepare(self):
-        """Prepares partial searches. Raises Unsupported if they cannot equal those of `regex`."""
+        """Compiles the pattern for partial searches. Raises Unsupported if they would differ from those of `regex`."""
         if self.start is None:
             if self.tree.state.flags & ~(re.UNICODE | re.DOTALL | re.VERBOSE | re.MULTILINE):
                 raise Unsupported("the pattern has flags that are not supported")
@@ -135,7 +140,7 @@ class Match:
 
 
 def expand_classes(items):
-    """Replaces `\\w` and `\\s` by their members."""
+    """Replaces `\\w` and `\\s` by the sets of their characters."""
     return [map_items(item, expand_classes) if item[0] is not IN else (IN, list_members(item[1])) for item in items]
 
 
@@ -144,7 +149,7 @@ def list_members(items):
 
 
 def map_items(item, change):
-    """Applies a change to the items inside of an item."""
+    """Applies a function to the lists of items inside an item."""
     kind, value = item
     if kind is BRANCH:
         return (kind, (value[0], [change(list(one)) for one in value[1]]))
@@ -160,7 +165,7 @@ def map_items(item, change):
 
 
 def list_beginnings(items):
-    """Returns items that match the beginnings of matches: at the end of the text, the rest may still follow."""
+    """Converts items so that at the end of the text they also match any beginning of their matches."""
     return [part for item in items for part in list_beginning(item)]
 
 

@@ -1,8 +1,9 @@
-"""Parses responses by a model's `response_template`, with transformers' own parser.
+"""Parses completions by a model's `response_template`, with transformers' own parser.
 
-The output follows vLLM's adapter of the same parser (`vllm/parser/response_template.py`): its fields, tool calls when their
-regions close, and the text of a region that the end of the response truncates. Unlike there, white space at the ends of a
-field is removed in streams, too, and a call that cannot be parsed is returned as text.
+The output follows vLLM's adapter of the same parser (`vllm/parser/response_template.py`): it has the same fields, a
+tool call is returned when its region closes, and so is the text of a region that the end of the completion truncates.
+There are two differences: white space at the ends of a field is removed in streams, too, and a tool call that cannot be
+parsed is returned as text.
 """
 
 import json
@@ -13,7 +14,7 @@ FIELDS_OF_REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
 def replace_module(name, **members):
-    """Replaces a module that transformers' parser imports, but does not need for responses."""
+    """Replaces a module that transformers' parser imports but does not need for parsing completions."""
     module = ModuleType(name)
     vars(module).update(members)
     sys.modules[name] = module
@@ -39,7 +40,8 @@ from transformers.utils.chat_parsing.response_templates import load_response_tem
 
 
 def open_template(source):
-    """Raises the errors of transformers, and ValueError for fields that agents' APIs do not have."""
+    """Loads a response template from JSON. Raises the errors of transformers, and ValueError for fields that agents'
+    APIs do not have or that cannot be streamed."""
     template = json.loads(source)
     load_response_template(template)
     fields = {name: {**field, "optional": True} for name, field in template["fields"].items()}
@@ -48,7 +50,7 @@ def open_template(source):
     loaded = load_response_template({**template, "fields": fields})
     unknown = (set(fields) - {"content", "tool_calls", *FIELDS_OF_REASONING}) | (set(loaded.defaults) - {"role"})
     if unknown:
-        raise ValueError(f"it has fields that agents do not know: {', '.join(sorted(unknown))}")
+        raise ValueError(f"it has fields that agents' APIs do not have: {', '.join(sorted(unknown))}")
     for name, field in loaded.fields.items():
         if name != "tool_calls" and (field.content != "text" or field.transform is not None or field.join is not None):
             raise ValueError(f"its field {name} cannot be streamed")
@@ -56,16 +58,17 @@ def open_template(source):
             if pattern is not None:
                 pattern.prepare()
     if "tool_calls" in fields and loaded.fields["tool_calls"].open_re is None:
-        raise ValueError("its calls begin with nothing that tells them from text")
+        raise ValueError("its tool calls have no opening marker that distinguishes them from text")
     return loaded
 
 
-# Python's own limit; WebAssembly's stack ends a little later, and Python with it.
+# Python's default recursion limit. A slightly deeper recursion would exhaust WebAssembly's stack and end Python.
 MAX_DEPTH = 1000
 
 
-def refuse_deep(text):
-    """Rejects deeply nested text. Brackets in strings count as well; a rejected text is returned as content."""
+def reject_deep(text):
+    """Raises ValueError for deeply nested text, which is then returned as content. Brackets in strings count as
+    well."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -75,8 +78,9 @@ def refuse_deep(text):
             raise ValueError("it is nested too deeply")
 
 
-class Regions(ResponseParser):
-    """Adds the text of a region to its events. A region that cannot be parsed ends in `region_malformed`."""
+class RegionParser(ResponseParser):
+    """Adds the markup to the events of a region. The last event of a region that cannot be parsed is
+    `region_malformed`."""
 
     def __init__(self, template, prefix, tools):
         self.region_start = self.body_start = 0
@@ -97,7 +101,7 @@ class Regions(ResponseParser):
         name, opened, body_end = self._current, self._opened, self.body_start + len(self._body)
         is_explicit = name != self._implicit_name
         try:
-            refuse_deep(self._body)
+            reject_deep(self._body)
             super()._close_current(events)
         except Exception:
             self._reset_to_implicit()
@@ -106,46 +110,49 @@ class Regions(ResponseParser):
             events[-1]["whole"] = self.get_written_text(self.region_start, self._pos)
             events[-1]["written"] = self.get_written_text(body_end, self._pos)
 
-    def count_undecided(self, takes_calls):
-        """Returns the number of last characters that are not reported yet: an unfinished call, or a possible marker."""
-        is_call = takes_calls and self._opened and self._current == "tool_calls"
+    def count_undecided(self, parses_calls):
+        """Returns the number of characters at the end that no event contains yet: an open tool call or a possible
+        marker."""
+        is_call = parses_calls and self._opened and self._current == "tool_calls"
         return len(self._buffer) - max(self.region_start if is_call else self._pos, self.prefix_end)
 
 
 class TextField:
-    """Removes the white space at the ends of a region, whose text arrives in chunks."""
+    """Removes the white space at the ends of a region. Its text arrives in chunks, so trailing white space is
+    buffered."""
 
     def __init__(self, strips):
         self.strips = strips
-        self.held = ""
+        self.buffered = ""
         self.end()
 
     def end(self):
-        self.behind, self.held, self.has_begun = self.held, "", False
+        """Ends a region. Its trailing white space is retained for `push_call`."""
+        self.trailing, self.buffered, self.has_begun = self.buffered, "", False
 
     def push(self, text):
         if not self.strips:
             return text
-        text = self.held + text if self.has_begun else text.lstrip()
-        solid = text.rstrip()
-        self.held = text[len(solid) :]
-        self.has_begun = self.has_begun or solid != ""
-        return solid
+        text = self.buffered + text if self.has_begun else text.lstrip()
+        stripped = text.rstrip()
+        self.buffered = text[len(stripped) :]
+        self.has_begun = self.has_begun or stripped != ""
+        return stripped
 
     def push_call(self, text):
-        """Adds text that looked like a call, and the white space around it."""
-        text = self.behind + text
-        self.behind, self.has_begun = "", True
+        """Returns text that looked like a tool call, after the white space before it."""
+        text = self.trailing + text
+        self.trailing, self.has_begun = "", True
         return text
 
 
-class Answer:
-    """A response that arrives in chunks."""
+class CompletionParser:
+    """Parses a completion that arrives in chunks."""
 
     def __init__(self, template, prefix, tools):
-        # Without tools, text that looks like a call is content, as in vLLM.
-        self.takes_calls = bool(tools)
-        self.regions = Regions(template, prefix, tools)
+        # Without tools, text that looks like a tool call is content, as in vLLM.
+        self.parses_calls = bool(tools)
+        self.regions = RegionParser(template, prefix, tools)
         self.texts = {
             name: TextField(field.content_args.get("strip", True)) for name, field in template.fields.items()
         }
@@ -177,7 +184,7 @@ class Answer:
 
     def add_call(self, event, delta):
         kind = event["type"]
-        if not self.takes_calls:
+        if not self.parses_calls:
             text = event["text"] if kind == "region_chunk" else event["written"]
             delta["content"] += self.content.push_call(text)
         elif kind in ("region_close", "region_malformed"):
@@ -189,7 +196,7 @@ class Answer:
 
 
 def to_calls(value):
-    """Returns the calls of a region; an empty list if one of them is not a call."""
+    """Returns the tool calls of a region's value; an empty list if one of its items is not a tool call."""
     values = value if isinstance(value, list) else [value]
     functions = [item.get("function") if isinstance(item, dict) else None for item in values]
     if not all(is_call(function) for function in functions):
@@ -213,13 +220,15 @@ def to_json(arguments):
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 
-def open_answer(template, prefix, tools):
-    return Answer(template, prefix, json.loads(tools))
+def open_completion(template, prefix, tools):
+    """Returns a parser of a completion. `prefix` is the end of the prompt, `tools` a JSON list."""
+    return CompletionParser(template, prefix, json.loads(tools))
 
 
-def read(answer, texts, is_end):
-    """`texts` is a JSON list. Returns JSON: a delta of each, that of the end, and the number of undecided characters."""
-    deltas = [answer.read(text) for text in json.loads(texts)]
+def read(parser, texts, is_end):
+    """Parses a JSON list of texts. Returns JSON: `deltas`, one for each text and one more at the end, and `undecided`,
+    the number of characters that are not yet part of a delta."""
+    deltas = [parser.read(text) for text in json.loads(texts)]
     if is_end:
-        deltas.append(answer.finish())
-    return json.dumps({"deltas": deltas, "undecided": 0 if is_end else answer.regions.count_undecided(answer.takes_calls)})
+        deltas.append(parser.finish())
+    return json.dumps({"deltas": deltas, "undecided": 0 if is_end else parser.regions.count_undecided(parser.parses_calls)})

@@ -1,10 +1,10 @@
-"""Specializes a template to messages of one shape: the text that it writes for any contents that meet some conditions.
+"""Specializes a template to messages of one shape: computes its text for all contents that meet certain conditions.
 
-The template is rendered once with opaque values in place of contents. An opaque value supports only what is listed
-here: it can be written, joined and stripped, and a question about it (does it start with this text?) is answered by
-the sample and recorded as a condition. Every other operation, also one of C code, raises an exception, because the
-value is not a `str`; the template is then not specialized. So if the conditions hold for other contents, the template
-takes the same path, and writes the same pieces.
+The template is rendered once with opaque values in place of contents. An opaque value can be written, joined, stripped
+and compared. The result of a comparison (does it start with this text?) is that of the sample, and is recorded as a
+condition. Every other operation, including operations in C code, raises an exception because the value is not a `str`,
+and the template is not specialized. Therefore, if other contents meet the conditions, the template takes the same
+branches and writes the same constant texts.
 """
 
 import contextlib
@@ -18,24 +18,29 @@ from markupsafe import soft_str
 
 
 class Unspecializable(BaseException):
-    """Not an `Exception`, because Jinja2 treats some of these as a missing value."""
+    """Raised if a template cannot be specialized. Not an `Exception`, because Jinja2 treats some exceptions as a
+    missing value."""
 
 
 class Slot(NamedTuple):
-    """A content, after characters have been removed from its ends."""
+    """A placeholder for a content whose ends have been stripped."""
 
+    # The index of the content, or `CLOCK`.
     index: int
-    # Pairs of `l` or `r` and the characters, None: white space; or of `last` and the number of characters that are left.
+    # The strips in their order: pairs of a side, `l` or `r`, and the removed characters (None: white space), or of `last`
+    # and the number of last characters that remain.
     strips: tuple
-    # The sample's text.
+    # The sample's content after these strips.
     text: str
 
 
-# The date, which is no content.
+# The index of the date, which is not a content.
 CLOCK = -1
 
 
 class Opaque:
+    """A text that consists of constant texts and slots."""
+
     __slots__ = ("_pieces", "_conditions")
 
     def __init__(self, pieces, conditions):
@@ -51,12 +56,12 @@ class Opaque:
     def __bool__(self):
         if any(isinstance(piece, str) for piece in self._pieces):
             return True
-        return bool(self._pieces) and not self._ask("equals", "")
+        return bool(self._pieces) and not self._test("equals", "")
 
     def __eq__(self, other):
         if isinstance(other, Opaque):
-            return self is other or ask_same(self._get_slot(), other._get_slot(), self._conditions)
-        return isinstance(other, str) and self._ask("equals", other)
+            return self is other or test_same(self._get_slot(), other._get_slot(), self._conditions)
+        return isinstance(other, str) and self._test("equals", other)
 
     def __ne__(self, other):
         return not self == other
@@ -73,7 +78,7 @@ class Opaque:
         return self
 
     def __getitem__(self, key):
-        """Returns the last characters. Any other part is refused."""
+        """Returns the last characters. Raises Unspecializable for any other part."""
         match key:
             case slice(start=int(start), stop=None, step=None) if start < 0:
                 slot = self._get_slot()
@@ -81,21 +86,21 @@ class Opaque:
         raise Unspecializable
 
     def __contains__(self, text):
-        return self._ask("contains", text)
+        return self._test("contains", text)
 
     def startswith(self, text):
-        return self._ask_any("starts", text)
+        return self._test_any("starts", text)
 
     def endswith(self, text):
-        return self._ask_any("ends", text)
+        return self._test_any("ends", text)
 
     def split(self, separator):
-        if separator == "" or self._ask("contains", separator):
+        if separator == "" or self._test("contains", separator):
             raise Unspecializable
         return [self]
 
     def replace(self, text, other):
-        if text == "" or self._ask("contains", text):
+        if text == "" or self._test("contains", text):
             raise Unspecializable
         return self
 
@@ -109,7 +114,7 @@ class Opaque:
         return self._strip_end("r", -1, characters)
 
     def _strip_end(self, side, end, characters):
-        # JavaScript's strings have units of 16 bits.
+        # `specialization.ts` strips UTF-16 code units, which are equal to these characters below U+D800 only.
         if characters is not None and any(ord(character) >= 0xD800 for character in characters):
             raise Unspecializable
         pieces = list(self._pieces)
@@ -118,8 +123,8 @@ class Opaque:
             if isinstance(piece, Slot):
                 text = strip_end(piece.text, side, characters)
                 pieces[end] = Slot(piece.index, (*piece.strips, (side, characters)), text)
-                # If nothing of it is left, the next piece is stripped, too.
-                if len(pieces) > 1 and ask(pieces[end], "equals", "", self._conditions):
+                # If the slot is empty, the next piece must be stripped as well, which is not supported.
+                if len(pieces) > 1 and test_slot(pieces[end], "equals", "", self._conditions):
                     raise Unspecializable
                 break
             pieces[end] = strip_end(piece, side, characters)
@@ -128,16 +133,16 @@ class Opaque:
             pieces.pop(end)
         return Opaque(pieces, self._conditions)
 
-    def _ask_any(self, kind, texts):
-        return any(self._ask(kind, text) for text in (texts if isinstance(texts, tuple) else (texts,)))
+    def _test_any(self, kind, texts):
+        return any(self._test(kind, text) for text in (texts if isinstance(texts, tuple) else (texts,)))
 
-    def _ask(self, kind, text):
+    def _test(self, kind, text):
         if type(text) is not str:
             raise Unspecializable
-        return ask(self._get_slot(), kind, text, self._conditions)
+        return test_slot(self._get_slot(), kind, text, self._conditions)
 
     def check_constants(self):
-        """@throws UnicodeEncodeError if a constant piece has an unpaired surrogate"""
+        """Raises UnicodeEncodeError if a constant text contains an unpaired surrogate."""
         for piece in self._pieces:
             if isinstance(piece, str):
                 piece.encode()
@@ -148,7 +153,8 @@ class Opaque:
         return self._pieces[0]
 
 
-# Not empty while opaque values have a hash, which is that of all of them: they must then be compared with every other key.
+# Not empty while opaque values are hashable. All of them have the same hash, so that they are compared with every other
+# key.
 HASHES = []
 
 
@@ -165,7 +171,7 @@ def strip_end(text, side, characters):
     return text.lstrip(characters) if side == "l" else text.rstrip(characters)
 
 
-ANSWERS = {
+PREDICATES = {
     "equals": lambda text, other: text == other,
     "contains": lambda text, other: other in text,
     "starts": lambda text, other: text.startswith(other),
@@ -173,17 +179,17 @@ ANSWERS = {
 }
 
 
-def ask(slot, kind, text, conditions):
+def test_slot(slot, kind, text, conditions):
     if slot.index == CLOCK:
         raise Unspecializable
-    # JavaScript would find half of a surrogate pair in a text; this raises an exception for it.
+    # Raises an exception for an unpaired surrogate, which JavaScript would find inside a surrogate pair.
     text.encode()
-    holds = ANSWERS[kind](slot.text, text)
+    holds = PREDICATES[kind](slot.text, text)
     conditions[json.dumps([slot.index, slot.strips, kind, text, holds])] = None
     return holds
 
 
-def ask_same(slot, other, conditions):
+def test_same(slot, other, conditions):
     """Returns whether two contents are equal."""
     if CLOCK in (slot.index, other.index):
         raise Unspecializable
@@ -204,21 +210,22 @@ def join(values, conditions):
     return Opaque(pieces, conditions)
 
 
-def refuse(*args, **kwargs):
+def raise_unspecializable(*args, **kwargs):
     raise Unspecializable
 
 
-# Python looks for operators on the class. A missing one would raise a TypeError, which Jinja2 treats as a missing value.
+# Python looks up operators on the class. For a missing operator, it would raise a TypeError, which Jinja2 treats as a
+# missing value.
 SUPPORTED = {*vars(Opaque), *dir(type), *dir(object)} - {"__lt__", "__le__", "__gt__", "__ge__"}
 SUPPORTED -= {"__str__", "__repr__", "__format__", "__reduce__", "__reduce_ex__", "__call__"}
 for name in {*dir(str), *dir(int), "__getattr__", "__html__"} - SUPPORTED:
-    setattr(Opaque, name, refuse)
+    setattr(Opaque, name, raise_unspecializable)
 
 METHODS = ("startswith", "endswith", "split", "replace", "strip", "lstrip", "rstrip")
 
 
 class TracingCode(CodeGenerator):
-    """Writes and joins values without a conversion to `str`."""
+    """Generates code that writes and joins values without converting them to `str`."""
 
     def _output_child_pre(self, node, frame, finalize):
         self.write("environment.to_output(")
@@ -232,7 +239,7 @@ class TracingCode(CodeGenerator):
 
 
 class Tracing:
-    """What a sandbox does with opaque values."""
+    """A mixin for sandboxes that render opaque values."""
 
     code_generator_class = TracingCode
 
@@ -242,7 +249,7 @@ class Tracing:
             name: function if name in SAFE_FILTERS else guard(function)
             for name, function in self.filters.items()
         } | FILTERS
-        self.globals["lipsum"] = refuse
+        self.globals["lipsum"] = raise_unspecializable
         self.tests = {
             name: function if name in SAFE_TESTS else guard(function) for name, function in self.tests.items()
         } | TESTS
@@ -285,14 +292,14 @@ def to_text(value):
 FILTERS = {
     "string": to_text,
     "trim": lambda value, chars=None: to_text(value).strip(chars),
-    # A text that changes with each rendering, as that of `lipsum`, is not known from one of them.
-    "random": refuse,
+    # The result differs between renderings, as that of `lipsum` does.
+    "random": raise_unspecializable,
 }
 
-# At most, the filter checks whether a text is empty.
+# These filters check at most whether a text is empty.
 SAFE_FILTERS = {"default", "d"}
 
-# The result of these tests does not depend on the text, or the opaque value computes it.
+# The results of these tests do not depend on the text, or are computed by methods of `Opaque`.
 SAFE_TESTS = {
     *("defined", "undefined", "none", "boolean", "true", "false", "integer", "float", "number", "mapping"),
     *("eq", "equalto", "==", "ne", "!=", "in"),
@@ -300,7 +307,7 @@ SAFE_TESTS = {
 
 
 def accept_opaque(test):
-    """A test that holds for every text."""
+    """Returns a test that accepts opaque values, because the original accepts every text."""
     return lambda value: isinstance(value, Opaque) or test(value)
 
 
@@ -316,7 +323,7 @@ def put_slots(messages, paths, conditions):
 
 
 def to_specialization(text, conditions):
-    """@return the fields of `Specialization` in `specialization.ts`"""
+    """Returns the fields of `Specialization` in `specialization.ts`."""
     pieces = text._pieces if isinstance(text, Opaque) else [text]
     written = [[piece.index, piece.strips] if isinstance(piece, Slot) else piece for piece in pieces]
     return {"pieces": written, "conditions": [json.loads(one) for one in conditions]}

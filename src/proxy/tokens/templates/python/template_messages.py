@@ -1,11 +1,11 @@
-"""Messages as a chat template takes them.
+"""Converts messages to the form that a chat template expects.
 
-OpenAI clients send tool arguments as JSON text and content as text or as parts; most templates want arguments as
+OpenAI clients send tool arguments as JSON text and content as text or as parts; most templates expect arguments as
 objects and content as text. The rules are those of vLLM (`vllm/entrypoints/chat_utils.py`:
 `_parse_chat_message_content`, `_postprocess_messages`) and, for reasoning and absent fields, of transformers
-(`chat_template_utils.py`, `apply_chat_template`), so that a prompt is the same in every renderer. Where they would
-lose something, the template's needs take precedence. No standard defines those: trial renderings determine them, as in minja
-(`docs/CAPABILITIES_AND_POLYFILLS.md` of ochafik/minja).
+(`chat_template_utils.py`, `apply_chat_template`), so that a prompt is the same in every renderer. If these rules would
+lose a message or a content, the template's needs take precedence. No standard declares the needs of a template; trial
+renderings determine them, as in minja (`docs/CAPABILITIES_AND_POLYFILLS.md` of ochafik/minja).
 """
 
 import itertools
@@ -22,26 +22,29 @@ class Unsupported(Exception):
 
 
 class Damaged(Exception):
-    """This Python must not be used again; the argument says what a model's code did to it."""
+    """This interpreter must be replaced. The argument describes what a model's code did to it."""
 
 
 class Needs(NamedTuple):
-    # Content may be text; content may be a list of text parts. At least one of the two.
+    """The form in which a template expects messages, and the roles that it renders."""
+
+    # Whether content may be a text, and whether it may be a list of text parts. At least one of the two is true.
     takes_text: bool
     takes_parts: bool
-    # Messages of the role developer are rendered. Most templates drop them silently, and some reject them.
+    # Whether messages of the role developer are rendered. Most templates drop them silently, and some reject them.
     takes_developer: bool
-    # Arguments as JSON text, not as an object.
+    # Whether tool arguments are JSON text instead of an object.
     arguments_as_text: bool
-    # A message with calls and no text has the content null, not an empty one.
+    # Whether the content of a message with tool calls and without text is null instead of an empty text.
     null_content: bool
-    # Several system messages at the beginning are all rendered. Some templates drop the second silently, some reject it.
+    # Whether all system messages at the beginning are rendered. Some templates silently drop the second one, and some
+    # reject it.
     takes_systems: bool
-    # System messages after the beginning are rendered. Some templates drop them silently, some reject them.
+    # Whether system messages after the beginning are rendered. Some templates drop them silently, and some reject them.
     takes_late_systems: bool
 
 
-# The field names of a message's reasoning, the one with priority first.
+# The fields that may contain a message's reasoning, in order of precedence.
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -52,7 +55,7 @@ def to_template_messages(messages, needs):
 
 
 def convert_late_systems(messages, needs):
-    """System messages after the beginning become those of a user, unless the template renders them."""
+    """Converts system messages after the beginning to user messages, unless the template renders them."""
     if needs.takes_late_systems:
         return messages
     is_late = False
@@ -65,7 +68,7 @@ def convert_late_systems(messages, needs):
 
 
 def merge_systems(messages, needs):
-    """Merges the leading system messages: Codex begins with its instructions and a developer message."""
+    """Merges the leading system messages. Codex, for example, begins with its instructions and a developer message."""
     rules = list(itertools.takewhile(lambda message: message.get("role") == "system", messages))
     texts = [text for rule in rules for text in list_texts(rule["content"])]
     # An image has no text.
@@ -81,7 +84,7 @@ def list_texts(content):
 def to_template_message(message, needs, path):
     # Templates test `is defined`, so a field that a client sends as null must be absent.
     result = {name: value for name, value in message.items() if value is not None}
-    # The system prompt under another name; vLLM would lose it.
+    # A developer message is a system prompt under another name. vLLM would lose it.
     if result.get("role") == "developer" and not needs.takes_developer:
         result["role"] = "system"
     reasoning = next((result[name] for name in REASONING_FIELDS if name in result), None)
@@ -98,12 +101,13 @@ def to_template_message(message, needs, path):
     return result
 
 
-# Stands for an image among the texts of a message.
+# Represents an image among the text parts of a message.
 IMAGE = {"type": "image"}
 
 
 def to_content(parts, needs):
-    """Converts parts. One part is equivalent to text, and a template that iterates over content may expect text elsewhere."""
+    """Converts parts to content. A single part becomes a text if the template accepts both forms, because a template
+    that iterates over the content of some messages may expect a text in others."""
     if IMAGE not in parts and needs.takes_text and (len(parts) <= 1 or not needs.takes_parts):
         return parts[0] if parts and isinstance(parts[0], Opaque) else "\n".join(parts)
     return [dict(IMAGE) if part is IMAGE else {"type": "text", "text": part} for part in parts]
@@ -137,13 +141,15 @@ def to_template_call(call, needs):
 
 
 def to_text(written):
+    """Returns tool arguments as JSON text."""
     if written is None or written == "":
         return "{}"
     return written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
 
 
 def to_object(written):
-    """Text that is not a JSON object or list is returned as it is: a template can still write what the model sampled."""
+    """Parses tool arguments. Text that is not a JSON object or list is returned unchanged, so that the template can
+    write what the model sampled."""
     if written is None or written == "":
         return {}
     if not isinstance(written, str):
@@ -155,8 +161,8 @@ def to_object(written):
     return parsed if isinstance(parsed, (dict, list)) else written
 
 
-# The first combination that works is used, so vLLM's comes first. DeepSeek's own templates lose calls whose content is not
-# null, and fail on arguments that are not text.
+# The first combination that works is used; vLLM's comes first. DeepSeek's own templates drop the tool calls of a
+# message whose content is not null, and fail if arguments are not text.
 CALL_TRIALS = [
     {"arguments_as_text": as_text, "null_content": null_content}
     for as_text in (False, True)
@@ -167,7 +173,8 @@ TRIAL_ARGUMENTS = {"trial_key": "trial_value"}
 
 
 def find_needs(syntax_tree, try_to_render):
-    """@param try_to_render returns the text of messages, an empty one if the template fails"""
+    """Determines a template's needs by trial renderings. `try_to_render` returns the text of messages; an empty text if
+    the template fails."""
 
     def render_text(messages, needs):
         return try_to_render(to_template_messages(messages, needs))
@@ -186,10 +193,8 @@ def find_needs(syntax_tree, try_to_render):
 
 
 def find_roles(needs, render_text):
-    """Returns the needs with the roles that trial renderings show.
-
-    @param render_text returns the text of messages, an empty one if they are rejected
-    """
+    """Returns the needs with the roles that trial renderings contain. `render_text` returns the text of messages; an
+    empty text if they are rejected."""
     user = {"role": "user", "content": "trial_text"}
     rule = {"role": "developer", "content": "trial_rule"}
     needs = needs._replace(takes_developer="trial_rule" in render_text([rule, user], needs))
@@ -199,20 +204,22 @@ def find_roles(needs, render_text):
 
 
 def create_trial_call(user):
-    """Mistral's templates reject ids other than nine letters and digits."""
+    """Returns a conversation with a tool call. Its id has nine letters, because Mistral's templates reject other
+    ids."""
     function = {"name": "trial_tool", "arguments": json.dumps(TRIAL_ARGUMENTS)}
     call = {"id": "trialcall", "type": "function", "function": function}
     return [user, {"role": "assistant", "content": None, "tool_calls": [call]}]
 
 
 def shows_call(text):
-    """Returns whether a text shows the trial call. Its tool is not listed, so only the call can show its name."""
+    """Returns whether a text contains the trial call, with arguments that are not encoded twice. The tool is not
+    listed, so its name can only come from the call."""
     parts = ["trial_tool", "trial_key", "trial_value"]
     return all(part in text for part in parts) and '\\"trial_key' not in text
 
 
 def loops_over_content(syntax_tree):
-    """Returns whether the template iterates over content: the idea of vLLM's `_detect_content_format`."""
+    """Returns whether the template iterates over content, as vLLM's `_detect_content_format` does."""
     names = set()
     for macro in syntax_tree.find_all(nodes.Macro):
         names.update(argument.name for argument in macro.args if argument.name == "content")

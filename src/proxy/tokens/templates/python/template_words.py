@@ -1,26 +1,26 @@
 """Finds the words that a template searches for in messages.
 
-SmolLM3's and Nemotron's templates end a prompt differently if a message contains `/no_think`. A text without any of these
-words can be replaced by another one without a change of the rest.
+SmolLM3's and Nemotron's templates, for example, end a prompt differently if a message contains `/no_think`. If a text
+contains none of a template's words, another such text can replace it without changing the rest of the prompt.
 """
 
 from jinja2 import nodes
 
-# Methods of texts that search for their arguments. Methods that only strip characters at the ends find no words.
+# Methods of texts that search for their first argument. Methods that only strip characters are not listed, because they
+# search for no words.
 SEARCHES = frozenset(
     ["startswith", "endswith", "find", "rfind", "index", "rindex", "count", "split", "rsplit", "partition", "rpartition"]
     + ["replace", "removeprefix", "removesuffix"]
 )
 
-# Contained in every text: the search term of a method is known only when the template runs.
+# The empty text, which every text contains, represents a search term that is known only when the template runs.
 ANY = ""
-
 
 NO_WORDS = {"inside": [], "whole": []}
 
 
 def find_words(syntax_tree):
-    """@returns the words that a text may have in it, and those that it may be as a whole"""
+    """Returns the words that the template searches for inside texts, and those that it compares with complete texts."""
     search = WordSearch(syntax_tree)
     for comparison in syntax_tree.find_all(nodes.Compare):
         search.read_comparison(comparison)
@@ -30,6 +30,8 @@ def find_words(syntax_tree):
 
 
 class WordSearch:
+    """Collects words from the comparisons, calls and filters of a template."""
+
     def __init__(self, syntax_tree):
         self.inside = set()
         self.whole = set()
@@ -40,7 +42,7 @@ class WordSearch:
         for loop in syntax_tree.find_all(nodes.For):
             if isinstance(loop.target, nodes.Name) and isinstance(loop.iter, (nodes.List, nodes.Tuple)):
                 self.assigned.setdefault(loop.target.name, []).extend(loop.iter.items)
-        # An expression with fields is not a text.
+        # An expression whose fields the template reads is not a text.
         reads = (nodes.Getattr, nodes.Getitem)
         self.mappings = {repr(read.node) for read in syntax_tree.find_all(reads) if reads_field(read)}
 
@@ -60,16 +62,16 @@ class WordSearch:
             for item in whole.items:
                 self.read_equality(part, item)
             return
-        # An expression that is not constant is a name that is looked up in a list, such as that of required parameters.
+        # A variable is assumed to be a name that is looked up in a list, such as that of the required parameters.
         words = [word for word in self.list_texts(part) if word is not ANY]
         is_field = repr(whole) in self.mappings
         self.inside.update(word for word in words if not (is_field and word.isidentifier()))
 
     def read_equality(self, text, other):
-        """A slice that equals a word is inside the text; a role, a type or a complete text equals it as a whole."""
+        """Records the word that a text is compared with. If a slice is compared, the word is inside the text."""
         if isinstance(other, nodes.Const) and isinstance(other.value, str):
-            is_piece = isinstance(text, nodes.Getitem) and not isinstance(text.arg, nodes.Const)
-            (self.inside if is_piece and other.value else self.whole).add(other.value)
+            is_slice = isinstance(text, nodes.Getitem) and not isinstance(text.arg, nodes.Const)
+            (self.inside if is_slice and other.value else self.whole).add(other.value)
 
     def read_call(self, call):
         if isinstance(call, nodes.Filter):
@@ -81,7 +83,7 @@ class WordSearch:
             self.inside.update(self.list_texts(argument))
 
     def list_texts(self, expression):
-        """Returns each text that an expression may be; an empty list if it is not a text."""
+        """Returns the texts that an expression may evaluate to; `ANY` if they are unknown, none if it is no text."""
         match expression:
             case nodes.Const(value=str(text)):
                 return [text]
@@ -97,6 +99,7 @@ class WordSearch:
 
 
 def reads_field(read):
+    """Returns whether an access reads a field, which a mapping has, and not a method or a character of a text."""
     if isinstance(read, nodes.Getattr):
         return not hasattr(str, read.attr)
     return isinstance(read.arg, nodes.Const) and isinstance(read.arg.value, str)

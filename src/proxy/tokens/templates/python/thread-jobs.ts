@@ -1,16 +1,17 @@
-/** The thread of `python-thread.ts`: starts Python, then runs one job after the other. */
+/** Runs on the thread of `python-thread.ts`: starts Python, then runs jobs one by one. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { ProxyError } from '../../../../base/errors.ts'
 
-/** The part that has started: first Python, then the template. */
+/** A message that reports what has started: first Python, then the template. */
 export interface ThreadProgress {
   works: 'python' | 'template'
 }
 
+/** The reply to a job. */
 export type ThreadReply<Reply> =
   | { answer: Reply }
   | { error: ThreadError }
-  /** Why the thread must be replaced. */
+  /** The reason why the thread must be replaced. */
   | { damaged: string }
 
 /** The fields of a {@link ProxyError}. */
@@ -19,7 +20,7 @@ export type ThreadError = Pick<ProxyError, 'code' | 'message' | 'param'>
 /** The error of a template that exceeds the memory limit or changes Python; its thread must be replaced. */
 export class PythonDamage extends Error {}
 
-/** The connection to the event loop that sends the jobs. */
+/** The connection to the event loop, which sends the jobs. */
 export interface JobPort {
   readonly maxMemoryBytes: number
   postMessage(reply: unknown): void
@@ -27,9 +28,10 @@ export interface JobPort {
 }
 
 /**
- * Starts Python, reports progress or the error, and runs jobs.
- * @param open throws a ProxyError if the template cannot be used
- * @param port default: that of this thread
+ * Starts Python, opens the template, and runs jobs. Reports progress or the error to the port.
+ * @param open opens the template, and returns the function that runs a job; throws a ProxyError if the template is not
+ *   valid
+ * @param port default: the port of this thread
  */
 export async function serveJobs<Python, Job, Reply>(
   start: () => Promise<Python>,
@@ -37,15 +39,15 @@ export async function serveJobs<Python, Job, Reply>(
   port: JobPort = getThreadPort(),
 ): Promise<void> {
   limitMemory(port.maxMemoryBytes)
-  const say = (reply: ThreadProgress | ThreadReply<Reply>) => port.postMessage(reply)
+  const send = (reply: ThreadProgress | ThreadReply<Reply>) => port.postMessage(reply)
   const python = await start()
-  say({ works: 'python' })
+  send({ works: 'python' })
   try {
-    const answer = open(python)
-    port.on('message', (job) => say(replyTo(answer, job as Job)))
-    say({ works: 'template' })
+    const run = open(python)
+    port.on('message', (job) => send(runJob(run, job as Job)))
+    send({ works: 'template' })
   } catch (error) {
-    say(toErrorReply(error))
+    send(toErrorReply(error))
   }
 }
 
@@ -58,15 +60,15 @@ function getThreadPort(): JobPort {
   }
 }
 
-function replyTo<Job, Reply>(answer: (job: Job) => Reply, job: Job): ThreadReply<Reply> {
+function runJob<Job, Reply>(run: (job: Job) => Reply, job: Job): ThreadReply<Reply> {
   try {
-    return { answer: answer(job) }
+    return { answer: run(job) }
   } catch (error) {
     return toErrorReply(error)
   }
 }
 
-/** Converts an error to a reply. @throws errors that are not the result of a job */
+/** Converts an error of a job to a reply. @throws any other error */
 function toErrorReply(error: unknown): ThreadReply<never> {
   if (error instanceof PythonDamage) return { damaged: error.message }
   if (!(error instanceof ProxyError)) throw error
@@ -75,8 +77,8 @@ function toErrorReply(error: unknown): ThreadReply<never> {
 }
 
 /**
- * Limits WebAssembly's memory, which grows through this function; Emscripten treats an exception as a lack of memory,
- * and Python raises MemoryError.
+ * Limits WebAssembly's memory by replacing the function that increases it. If that function throws, Emscripten reports
+ * a lack of memory, and Python raises MemoryError.
  */
 function limitMemory(maxBytes: number): void {
   const { prototype } = (globalThis as unknown as { WebAssembly: { Memory: { prototype: GrowingMemory } } })
@@ -88,7 +90,7 @@ function limitMemory(maxBytes: number): void {
   }
 }
 
-/** WebAssembly's memory, which Node's types do not declare. */
+/** `WebAssembly.Memory`, which Node's types do not declare. */
 interface GrowingMemory {
   readonly buffer: ArrayBuffer
   grow(this: GrowingMemory, pages: number): number

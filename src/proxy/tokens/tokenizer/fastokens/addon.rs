@@ -1,5 +1,5 @@
-//! Text to token ids by fastokens (<https://github.com/crusoecloud/fastokens>), which keeps what it has split, and tells
-//! neither offsets nor the texts of tokens. `fast-encoder.ts` says when it is believed.
+//! Converts text to token ids with fastokens (<https://github.com/crusoecloud/fastokens>), which caches the words that it has
+//! encoded, and provides neither offsets nor the texts of tokens. `fast-encoder.ts` verifies its results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -15,20 +15,20 @@ pub struct FastTokenizer {
 
 #[napi]
 impl FastTokenizer {
-    /// Reads a `tokenizer.json`, on a thread of libuv. Fails for what fastokens does not know.
+    /// Reads a `tokenizer.json` on a thread of libuv. Fails if fastokens does not support the tokenizer.
     #[napi(ts_return_type = "Promise<FastTokenizer>")]
     pub fn open(path: String) -> AsyncTask<Opening> {
         stay_on_one_thread();
         AsyncTask::new(Opening { path })
     }
 
-    /// The ids of a text in which added tokens are recognized; nothing is put around it. On the calling thread.
+    /// Encodes a text on the calling thread. Added tokens in it are recognized, and no special tokens are added around it.
     #[napi]
     pub fn encode_now(&self, text: String) -> Result<Int32Array> {
         encode(&self.tokenizer, &text).map(Int32Array::new)
     }
 
-    /// The same on a thread of libuv.
+    /// Encodes a text as `encode_now`, but on a thread of libuv.
     #[napi(ts_return_type = "Promise<Int32Array>")]
     pub fn encode(&self, text: String) -> AsyncTask<Encoding> {
         AsyncTask::new(Encoding { tokenizer: self.tokenizer.clone(), text })
@@ -75,7 +75,7 @@ fn encode(tokenizer: &fastokens::Tokenizer, text: &str) -> Result<Vec<i32>> {
     Ok(ids.into_iter().map(|id| id as i32).collect())
 }
 
-/// A fault of the library fails one text, and not the process.
+/// Converts a panic of the library to an error, so that it fails one text instead of the process.
 fn guarded<T, E: std::fmt::Display>(work: impl FnOnce() -> std::result::Result<T, E>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(|error| Error::from_reason(error.to_string())),
@@ -83,12 +83,13 @@ fn guarded<T, E: std::fmt::Display>(work: impl FnOnce() -> std::result::Result<T
     }
 }
 
-/// It would take all processors for one long text; the event loop, the store and Python need some.
+/// Limits fastokens to one thread. It would use all processors for one long text, but the event loop, the store and Python
+/// need some.
 fn stay_on_one_thread() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let _ = rayon::ThreadPoolBuilder::new().num_threads(1).build_global();
-        // On the thread that loads the addon; the library reads it later, on another one.
+        // The variable is set on the thread that loads the addon, before the library reads it on another thread.
         unsafe { std::env::set_var("FASTOKENS_BPE_THREADS", "1") };
     });
 }

@@ -16,7 +16,7 @@ t.test('code of a model is rejected until its digest is given, which the error n
   const { directory, read } = modelIn(t, { encoding: { 'encoding_x.py': CODE, 'test_encoding_x.py': '' } })
   t.throws(() => read(), {
     code: 'config_invalid',
-    message: `org/model writes its prompts with code of its authors, encoding/encoding_x.py, which runs only if you trust it: read it, then add --trust-model-code ${SHA256}`,
+    message: `org/model needs code of its authors to render prompts, encoding/encoding_x.py, which runs only if you trust it: read it, then add --trust-model-code ${SHA256}`,
   })
   const expected = { file: 'encoding/encoding_x.py', source: CODE, sha256: SHA256 }
   t.same(read({ trustModelCode: SHA256 }), expected)
@@ -28,7 +28,7 @@ t.test('other code than the trusted one is rejected', async (t) => {
   const { read } = modelIn(t, { 'encoding_x.py': `${CODE}# changed` })
   t.throws(() => read({ trustModelCode: SHA256 }), {
     code: 'config_invalid',
-    message: new RegExp(`encoding_x.py, which is other code than the trusted one \\(SHA-256 ${SHA256}\\)`),
+    message: new RegExp(`encoding_x.py, whose SHA-256 differs from the trusted one \\(${SHA256}\\)`),
   })
   t.throws(() => read({ trustModelCode: 'abc' }), { message: /abc is neither/ })
 })
@@ -54,5 +54,5 @@ t.test('one of several encoders must be named', async (t) => {
 t.test('trust without code that would run is rejected', async (t) => {
   const { read } = modelIn(t, {})
   t.equal(read(), undefined)
-  t.throws(() => read({ trustModelCode: SHA256 }), { code: 'config_invalid', message: /leave out/ })
+  t.throws(() => read({ trustModelCode: SHA256 }), { code: 'config_invalid', message: /omit/ })
 })

@@ -2,8 +2,8 @@ import { readFileSync } from 'node:fs'
 import t from 'tap'
 import {
   chooseParser,
+  endsWithReasoningOpener,
   findParser,
-  opensReasoning,
   PARSER_FAMILIES,
   plain,
 } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
@@ -107,9 +107,9 @@ t.test('the family can be set', async (t) => {
 })
 
 t.test('a prompt may end inside reasoning', async (t) => {
-  t.ok(opensReasoning(hermes, '<|im_start|>assistant\n<think>\n'))
-  t.notOk(opensReasoning(hermes, '<|im_start|>assistant\n<think>\n\n</think>\n\n'))
-  t.notOk(opensReasoning(findParser('llama3_json'), '<think>'))
+  t.ok(endsWithReasoningOpener(hermes, '<|im_start|>assistant\n<think>\n'))
+  t.notOk(endsWithReasoningOpener(hermes, '<|im_start|>assistant\n<think>\n\n</think>\n\n'))
+  t.notOk(endsWithReasoningOpener(findParser('llama3_json'), '<think>'))
 })
 
 t.test('a model without tools in its template writes content and reasoning only', async (t) => {

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { findParser, UNREAD_PARSERS } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser, UNSUPPORTED_PARSERS } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { createParserTable, listNames, readEngineParsers } from '../../../../helpers/engine-parsers.ts'
 
 const parsers = readEngineParsers()
@@ -11,19 +11,19 @@ const names = [...listNames(parsers).keys()]
 t.test('each registered name is that of a format here, or is declared as not read', async (t) => {
   t.ok(names.length > 80)
   for (const name of names) {
-    if (UNREAD_PARSERS.has(name)) {
+    if (UNSUPPORTED_PARSERS.has(name)) {
       t.throws(() => findParser(name), {
         code: 'config_invalid',
-        message: /is the format of an engine's parser/,
+        message: /is a parser of an engine/,
       })
     } else t.doesNotThrow(() => findParser(name), name)
   }
   t.same(
-    [...UNREAD_PARSERS].filter((name) => !names.includes(name)),
+    [...UNSUPPORTED_PARSERS].filter((name) => !names.includes(name)),
     [],
     'no engine has it',
   )
-  t.throws(() => findParser('hf'), { message: /auto reads it/ })
+  t.throws(() => findParser('hf'), { message: /auto selects it/ })
 })
 
 t.test('the documentation lists all of them', async (t) => {

@@ -11,7 +11,7 @@ function scan(...chunks: string[]) {
   const scanner = new JsonScanner()
   let length = 0
   for (const chunk of chunks) if (scanner.isOpen) length += scanner.read(chunk, 0)
-  const members = scanner.isWhole ? [...scanner.getMembers(chunks.join('').slice(0, length))] : undefined
+  const members = scanner.isComplete ? [...scanner.getMembers(chunks.join('').slice(0, length))] : undefined
   return { length, isOpen: scanner.isOpen, members }
 }
 

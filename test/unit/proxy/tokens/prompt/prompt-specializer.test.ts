@@ -137,8 +137,8 @@ t.test('a signature that a dummy history does not represent is no longer special
   let isRefuted = false
   const { thread } = setUp('qwen3')
   const { prompts, jobs } = setUp('qwen3', {
-    newPart: async (request, options) => {
-      const reply = await thread.newPart(request, options)
+    renderNewPart: async (request, options) => {
+      const reply = await thread.renderNewPart(request, options)
       return isRefuted && typeof reply === 'object' && 'text' in reply
         ? { ...reply, needsHistory: true }
         : reply
@@ -168,7 +168,7 @@ t.test('an unpaired surrogate in a template variable does not hide the end of a 
   }
   const { end } = sharedModel('qwen3')
   for (const note of ['', 'x', '\udc00', '\udc01', '\ud800']) {
-    const part = await thread.newPart(request, { kwargs: { note } })
+    const part = await thread.renderNewPart(request, { kwargs: { note } })
     t.match(part, {
       text: `\n<|im_start|>user\nNext.${note}<|im_end|>\n<|im_start|>assistant\n`,
       endId: end.id,

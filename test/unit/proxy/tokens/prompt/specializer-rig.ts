@@ -55,9 +55,9 @@ export function countJobs(thread: TemplateService) {
       jobs.render += 1
       return thread.render(...input)
     },
-    newPart: (...input) => {
+    renderNewPart: (...input) => {
       jobs.newPart += 1
-      return thread.newPart(...input)
+      return thread.renderNewPart(...input)
     },
     specializePart: async (...input) => {
       const found = await thread.specializePart(...input)
@@ -72,20 +72,20 @@ export function countJobs(thread: TemplateService) {
 
 /** Renders the new part as the renderer does: first without the history. */
 export async function getNewPart(
-  prompts: Pick<TemplateService, 'newPart'>,
+  prompts: Pick<TemplateService, 'renderNewPart'>,
   history: readonly ChatMessage[],
   message: ChatMessage,
 ) {
   const newMessages = [message]
   const request = { situation: createTemplateSignature(history, newMessages, false), newMessages }
-  const short = await prompts.newPart(request, {})
+  const short = await prompts.renderNewPart(request, {})
   return short === 'needs_history'
-    ? prompts.newPart({ ...request, history: history.slice(0, -1) }, {})
+    ? prompts.renderNewPart({ ...request, history: history.slice(0, -1) }, {})
     : short
 }
 
 export function newPart(
-  prompts: Pick<TemplateService, 'newPart'>,
+  prompts: Pick<TemplateService, 'renderNewPart'>,
   content: string,
   history = HISTORY,
   fields: object = {},

@@ -73,5 +73,5 @@ t.test('text is sent as soon as it cannot be a marker', async (t) => {
 t.test('an unusable template is reported before the first response', async (t) => {
   const reader = new ResponseReader({ fields: {} })
   t.teardown(() => reader.close())
-  await t.rejects(reader.begin(), { code: 'config_invalid', message: /fields must be a non-empty dict/ })
+  await t.rejects(reader.launch(), { code: 'config_invalid', message: /fields must be a non-empty dict/ })
 })

@@ -185,7 +185,7 @@ for (const [what, source] of Object.entries(ONE_SYSTEM)) {
     const rule = (content: string): ChatMessage => ({ role: 'system', content })
     const developer: ChatMessage = { role: 'developer', content: 'c' }
     const template = createTemplate(source)
-    t.equal(template.roles().developer, 'system')
+    t.equal(template.getRoles().developer, 'system')
     t.equal(template.render([rule('a'), rule('b'), developer, ...HI]), '<a\nb\nc>Hi')
     t.equal(template.render([rule('a'), ...HI]), '<a>Hi')
   })
@@ -204,7 +204,7 @@ for (const [what, source] of Object.entries(LATE_SYSTEM)) {
   t.test(`a template that ${what} later system messages receives those of a user`, async (t) => {
     const rule = (content: string): ChatMessage => ({ role: 'system', content })
     const template = createTemplate(source)
-    t.same(template.roles(), { developer: 'developer', later_system: 'user' })
+    t.same(template.getRoles(), { developer: 'developer', later_system: 'user' })
     t.equal(template.render([rule('a'), ...HI, rule('b'), ...HI]), '<a>user:Hi,user:b,user:Hi,')
   })
 }
@@ -214,7 +214,7 @@ t.test('a template that rejects two messages of a user in a row rejects later sy
     '{% for m in messages %}{% if (m.role == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("alternate") }}' +
       '{% endif %}{{ m.content }}{% endfor %}',
   )
-  t.equal(template.roles().later_system, 'system')
+  t.equal(template.getRoles().later_system, 'system')
   t.throws(
     () => template.render([...HI, { role: 'assistant', content: '' }, { role: 'system', content: '' }]),
     {

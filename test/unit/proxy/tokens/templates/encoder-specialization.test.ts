@@ -187,7 +187,7 @@ for (const [kind, bodies] of Object.entries({ SPECIALIZED, OTHERS })) {
 }
 
 /** Renders the results of three tool calls, as the renderer does: first without the history. */
-async function writeResults(prompts: Pick<TemplateService, 'newPart'>, results: string[], id: string) {
+async function writeResults(prompts: Pick<TemplateService, 'renderNewPart'>, results: string[], id: string) {
   const ids = results.map((_, index) => `${id}-${index}`)
   const history: ChatMessage[] = [
     { role: 'user', content: 'Read.' },
@@ -202,8 +202,8 @@ async function writeResults(prompts: Pick<TemplateService, 'newPart'>, results: 
     situation: createTemplateSignature(history, newMessages as ChatMessage[], false),
     newMessages: newMessages as ChatMessage[],
   }
-  const part = await prompts.newPart(request, {})
-  return part === 'needs_history' ? prompts.newPart({ ...request, history: [history[0]!] }, {}) : part
+  const part = await prompts.renderNewPart(request, {})
+  return part === 'needs_history' ? prompts.renderNewPart({ ...request, history: [history[0]!] }, {}) : part
 }
 
 t.test(
@@ -220,9 +220,9 @@ t.test(
     })
     let jobs = 0
     const prompts = new PromptSpecializer({
-      newPart: async (request, options) => {
+      renderNewPart: async (request, options) => {
         jobs += 1
-        return engine.newPart(request, options)
+        return engine.renderNewPart(request, options)
       },
       specializePart: async (request, options) => engine.specializePart(request, options),
     } as TemplateService)

@@ -7,7 +7,7 @@ import { createTemplate } from '../../../../helpers/templates.ts'
 const getWords = (condition: string) =>
   createTemplate(
     `{% for m in messages %}{% set c = m.content %}{% if ${condition} %}x{% endif %}{% endfor %}`,
-  ).words()
+  ).getWords()
 
 t.test('words are those that a text is searched for', async (t) => {
   const searches = {
@@ -27,9 +27,9 @@ t.test('words are those that a text is searched for', async (t) => {
 
 t.test('a list that is iterated over, and a name, have the words that were assigned to them', async (t) => {
   const inList = '{% for w in ["/a", "/b"] %}{% if w in messages[0].content %}x{% endif %}{% endfor %}'
-  t.same(new Set(createTemplate(inList).words().inside), new Set(['/a', '/b']))
+  t.same(new Set(createTemplate(inList).getWords().inside), new Set(['/a', '/b']))
   const named = '{% set w = "/a" %}{% if messages[0].content.endswith(w) %}x{% endif %}'
-  t.same(new Set(createTemplate(named).words().inside), new Set(['/a']))
+  t.same(new Set(createTemplate(named).getWords().inside), new Set(['/a']))
 })
 
 t.test('fields, roles and members of lists are not words that a text may contain', async (t) => {

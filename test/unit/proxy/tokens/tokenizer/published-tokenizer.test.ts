@@ -108,7 +108,7 @@ t.test("the library's merges equal those of tiktoken for any vocabulary and any 
     fc.asyncProperty(vocabulary, fc.array(text, { minLength: 1, maxLength: 20 }), async (words, texts) => {
       const tokens = [...BYTES, ...words]
       const ranks = getRanks(tokens)
-      const json = createTokenizerJson({ tokens, firstId: 7, pattern: '[\\s\\S]+', specialTokens: [] }, 'x')
+      const json = createTokenizerJson({ tokens, firstId: 7, pattern: '[\\s\\S]+', addedTokens: [] }, 'x')
       const library = Tokenizer.fromString(JSON.stringify(json))
       for (const each of texts) {
         const ends = mergeBytes(each, ranks)
