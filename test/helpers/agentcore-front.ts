@@ -57,7 +57,7 @@ export function newArn(): string {
   return `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/agent_${runtimes}-x`
 }
 
-/** Starts the front, which closes when the test ends. The environment points every AWS client of this process to it. */
+/** Starts the front. Until the test ends, the environment points every AWS client of this process to it. */
 export async function startFront(t: Test, container: Container, limits: FrontLimits = {}): Promise<Front> {
   const front: Front = {
     url: '',
@@ -95,16 +95,19 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
   server.keepAliveTimeout = 600_000
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
+  const { env } = process
   t.teardown(() => {
     server.closeAllConnections()
     server.close()
+    process.env = env
   })
   front.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-  Object.assign(process.env, {
+  process.env = {
+    ...env,
     AWS_ENDPOINT_URL_BEDROCK_AGENTCORE: front.url,
     AWS_ACCESS_KEY_ID: 'test',
     AWS_SECRET_ACCESS_KEY: 'test',
-  })
+  }
   return front
 }
 

@@ -74,7 +74,7 @@ export async function runLlmProxyAlone(args: readonly string[], launch: Launch =
 }
 
 /** Commands that serve, or start programs: each one needs a separate process. */
-const SEPARATE = ['serve', 'engine', 'worker', 'view', 'demo', 'rollout']
+const SEPARATE = ['serve', 'engine', 'worker', 'view', 'demo']
 
 /** Runs other commands of this test file, one at a time. */
 let host: ChildProcess | undefined

@@ -33,6 +33,26 @@ function userIds(): { uid: number; gid: number } {
   return { uid: id('-u'), gid: id('-g') }
 }
 
+/** The data folder that each server of this process copies, in a tenth of the CPU time of initdb. */
+let emptyCluster: string | undefined
+
+function makeCluster(): string {
+  const folder = makeFolder()
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  const data = join(folder, 'data')
+  const options = ['-D', data, '-U', 'proxy', '-A', 'trust', '-E', 'UTF8', '--no-sync', '--locale=C']
+  const made = spawnSync(join(BIN!, 'initdb'), options, { ...NOBODY, cwd: folder })
+  if (made.status !== 0) throw new Error(`initdb failed: ${made.stderr}`)
+  return data
+}
+
+/** Creates a folder that belongs to the user of the server. */
+function makeFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-postgres.'))
+  if (NOBODY !== undefined) chownSync(folder, NOBODY.uid, NOBODY.gid)
+  return folder
+}
+
 export class PostgresServer {
   readonly #folder: string
   readonly #settings: Readonly<Record<string, string>>
@@ -41,11 +61,10 @@ export class PostgresServer {
   #databases = 0
 
   static async start(settings: Readonly<Record<string, string>> = {}): Promise<PostgresServer> {
-    const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-postgres.'))
-    if (NOBODY !== undefined) chownSync(folder, NOBODY.uid, NOBODY.gid)
-    const options = ['-D', join(folder, 'data'), '-U', 'proxy', '-A', 'trust', '-E', 'UTF8', '--no-sync']
-    const made = spawnSync(join(BIN!, 'initdb'), [...options, '--locale=C'], { ...NOBODY, cwd: folder })
-    if (made.status !== 0) throw new Error(`initdb failed: ${made.stderr}`)
+    emptyCluster ??= makeCluster()
+    const folder = makeFolder()
+    const copied = spawnSync('cp', ['-a', emptyCluster, join(folder, 'data')], { ...NOBODY, cwd: folder })
+    if (copied.status !== 0) throw new Error(`cp failed: ${copied.stderr}`)
     const server = new PostgresServer(folder, await freePort(), settings)
     await server.run()
     return server
@@ -59,8 +78,7 @@ export class PostgresServer {
 
   /** Starts a hot standby that streams from this server. */
   async startStandby(): Promise<PostgresServer> {
-    const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-postgres.'))
-    if (NOBODY !== undefined) chownSync(folder, NOBODY.uid, NOBODY.gid)
+    const folder = makeFolder()
     const from = ['-h', '127.0.0.1', '-p', String(this.port), '-U', 'proxy', '-D', join(folder, 'data')]
     const options = ['--write-recovery-conf', '--wal-method=stream', '--checkpoint=fast', '--no-sync']
     const made = spawnSync(join(BIN!, 'pg_basebackup'), [...from, ...options], { ...NOBODY, cwd: folder })

@@ -13,16 +13,19 @@ import { beginFile, endFile } from './no-stalls.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const SCHEME = 'tap-of:'
+/** A file that hangs must not take the time of the others. */
+const FILE_LIMIT_MS = 600_000
 
 /**
  * Returns the files that run in separate processes: they measure the process, break its threads, or take most of a
  * group's time.
  */
 export function listSeparateFiles(): string[] {
-  const { tap } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+  const { tap, scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
     tap: { include: string[] }
+    scripts: { 'test:slow': string }
   }
-  return tap.include.filter((path) => path.endsWith('.test.ts'))
+  return [...tap.include, ...scripts['test:slow'].split(' ')].filter((path) => path.endsWith('.test.ts'))
 }
 
 /** Returns the files of a group: those of the patterns without those that run separately, sorted. */
@@ -46,8 +49,13 @@ export async function runFiles(...patterns: string[]): Promise<void> {
   Object.assign(globalThis, { getTestOfFile: (url: string) => tests.get(url) })
   registerHooks({
     resolve(specifier, context, next) {
-      if (specifier !== 'tap' || !tests.has(context.parentURL ?? '')) return next(specifier, context)
-      return { url: SCHEME + context.parentURL, format: 'module', shortCircuit: true }
+      const importer = context.parentURL
+      if (specifier !== 'tap' || !importer || importer.includes('/node_modules/'))
+        return next(specifier, context)
+      // A test that is not part of the file's would wait for the file, which waits for it.
+      if (!tests.has(importer))
+        throw new Error(`Only the test file of a group can import tap, not ${importer}`)
+      return { url: SCHEME + importer, format: 'module', shortCircuit: true }
     },
     load(url, context, next) {
       if (!url.startsWith(SCHEME)) return next(url, context)
@@ -60,7 +68,7 @@ export async function runFiles(...patterns: string[]): Promise<void> {
   for (const path of listGroupFiles(patterns)) {
     const before = getProcessState()
     beginFile(join(ROOT, path))
-    await tap.test(path, async (t) => {
+    await tap.test(path, { timeout: FILE_LIMIT_MS }, async (t) => {
       const { href } = pathToFileURL(join(ROOT, path))
       tests.set(href, t)
       await import(href)

@@ -7,6 +7,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { ended, type PipedProcess, waitForOutput } from '../helpers/children.ts'
+import { startEngine } from '../helpers/engine.ts'
 import { type Launch, OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
@@ -40,15 +41,21 @@ function call(url: string, sessionId: string, body: object = {}, headers: object
   })
 }
 
-t.test('serve prints its address and settings on its first line, and responds there', async (t) => {
-  const { url, readyLine } = await serve(t, [])
-  t.match(
-    readyLine,
-    /^llm-proxy listening on http:\/\/127\.0\.0\.1:\d+ \(local, embedded engine, db \.\/llm-proxy\.db\)$/,
-  )
-  t.equal((await call(url, 'first')).status, 200)
-  t.match(await runLlmProxy(['health', '--url', url]), { code: 0 })
-})
+t.test(
+  'serve prints its address and settings on its first line, and responds there, also without a reader',
+  async (t) => {
+    const { child, url, readyLine } = await serve(t, [])
+    t.match(
+      readyLine,
+      /^llm-proxy listening on http:\/\/127\.0\.0\.1:\d+ \(local, embedded engine, db \.\/llm-proxy\.db\)$/,
+    )
+    t.equal((await call(url, 'first')).status, 200)
+    t.match(await runLlmProxy(['health', '--url', url]), { code: 0 })
+    child.stdout.destroy()
+    t.equal((await call(url, 'unwatched')).status, 200)
+    t.equal((await fetch(`${url}/health`)).status, 200)
+  },
+)
 
 /** Returns the line of each row. */
 async function exportedLines(cwd: string, options: string[]): Promise<string[]> {
@@ -162,7 +169,7 @@ t.test('the database of a killed server with --db memory is removed when the nex
 
 t.test('a request that runs when the signal arrives is completed and recorded', async (t) => {
   const cwd = t.testdir()
-  const engine = await serve(t, ['engine', '--latency', '300ms'], { cwd })
+  const engine = await startEngine(t, { latencyMs: 300 })
   const proxy = await serve(t, ['--engine-url', engine.url], { cwd })
   const response = await call(proxy.url, 'drained', { stream: true })
   proxy.child.kill('SIGTERM')
@@ -174,7 +181,7 @@ t.test('a request that runs when the signal arrives is completed and recorded', 
 })
 
 t.test('a second signal does not wait for running requests', async (t) => {
-  const engine = await serve(t, ['engine', '--latency', '60s'])
+  const engine = await startEngine(t, { latencyMs: 60_000 })
   const proxy = await serve(t, ['--engine-url', engine.url, '--db', 'memory'], { env: { LOG_LEVEL: 'info' } })
   const cutOff = t.rejects(call(proxy.url, 'slow'), 'the call is cut off')
   await callInFlight(proxy.url)
@@ -239,13 +246,6 @@ t.test('an unusable database and an unreachable engine are one line and exit cod
     t.match({ code, stdout }, { code: 1, stdout: '' }, args.join(' '))
     t.match(stderr, /^llm-proxy: .+\n$/, 'one line')
   }
-})
-
-t.test('a reader that closes the output after the first line does not end the server', async (t) => {
-  const { child, url } = await serve(t, ['--db', 'memory'])
-  child.stdout.destroy()
-  t.equal((await call(url, 'unwatched')).status, 200)
-  t.equal((await fetch(`${url}/health`)).status, 200)
 })
 
 t.test(

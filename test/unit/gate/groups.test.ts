@@ -8,15 +8,15 @@ import { listGroupFiles, listSeparateFiles } from '../../helpers/run-files.ts'
 const ROOT = join(import.meta.dirname, '../../..')
 const RUN_FILES = join(ROOT, 'test/helpers/run-files.ts')
 
-t.test('each file of npm test runs once, in a group or separately', async (t) => {
-  const grouped = globSync('test/groups/*.ts', { cwd: ROOT }).flatMap((group) => {
+t.test('each file of npm test and test:slow runs once, in a group or separately', async (t) => {
+  const grouped = globSync('test/groups/{*,slow/*}.ts', { cwd: ROOT }).flatMap((group) => {
     const text = readFileSync(join(ROOT, group), 'utf8')
     const patterns = [...text.matchAll(/'(test\/[^']*)'/g)].map(([, pattern]) => pattern!)
     const files = listGroupFiles(patterns)
     t.ok(files.length > 1, `${group} has files`)
     return files
   })
-  const all = globSync('test/{unit,conformance,integration}/**/*.test.ts', { cwd: ROOT })
+  const all = globSync('test/{unit,conformance,integration,slow}/**/*.test.ts', { cwd: ROOT })
   t.strictSame([...grouped, ...listSeparateFiles()].sort(), all.sort())
 })
 
@@ -56,6 +56,17 @@ t.test(
     t.not(status, 0)
   },
 )
+
+t.test('a helper that imports tap fails, because its tests would not be those of the file', async (t) => {
+  const { lines, status, folder } = runGroup(t, {
+    'a.test.ts': `import './helper.ts'\n`,
+    'helper.ts': PASSES,
+    'b.test.ts': PASSES,
+  })
+  t.ok(lines.includes(`not ok 1 - ${folder}/a.test.ts`))
+  t.ok(lines.includes(`ok 2 - ${folder}/b.test.ts`))
+  t.not(status, 0)
+})
 
 t.test('teardowns of a file run before the next file', async (t) => {
   const { status } = runGroup(t, {
