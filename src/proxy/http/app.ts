@@ -164,8 +164,8 @@ export async function buildAppWith(
     // A tool's JSON schema may have properties of any name, such as `__proto__`. Bodies are never merged into objects.
     onProtoPoisoning: 'ignore',
     onConstructorPoisoning: 'ignore',
-    // Errors that precede routing: a URL that cannot be decoded, or a segment that is too long.
     clientErrorHandler: rejectConnection,
+    // Errors that precede routing, such as a URL that cannot be decoded or a segment that is too long.
     frameworkErrors: (thrown, request, reply) => {
       discardBody(request.raw, REJECTED_BODY)
       sendRouteless(toRequestError(thrown), request, reply)

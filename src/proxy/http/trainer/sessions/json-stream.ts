@@ -3,7 +3,7 @@ import { Readable } from 'node:stream'
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import type { FastifyReply } from 'fastify'
 
-/** The length of the part of a list that one chunk contains, so that its text has some tens of kilobytes. */
+/** The number of list elements in one chunk, so that its text has some tens of kilobytes. */
 const NUMBERS_PER_CHUNK = 4096
 
 /** The replacement for numbers that JSON cannot express; readers that expect numbers would reject null. */
