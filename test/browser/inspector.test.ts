@@ -474,7 +474,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       'began after 4.0 s, first token after 4.0 s, took 16 s',
     )
     const legend = page.locator('.turn-list .head span').nth(1)
-    t.match(await legend.textContent(), /^waits samples$/)
+    t.match(await legend.textContent(), /^waiting sampling$/)
     await page.getByRole('button', { name: 'waterfall of 20 s' }).waitFor()
     for (const [width, height] of [
       [1440, 900],

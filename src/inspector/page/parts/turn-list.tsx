@@ -145,7 +145,7 @@ function BarKey({ isTimed }: { isTimed: boolean }) {
   return (
     <>
       <i class="key reused" />
-      reused <i class="key new" />
+      old <i class="key new" />
       new <i class="key sampled" />
       sampled
     </>
