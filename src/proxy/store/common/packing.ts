@@ -22,8 +22,9 @@ export function unpackOptionalText(stored: TextColumn | null): string | null {
   return stored === null ? null : unpackText(stored)
 }
 
-/** The format bytes of token ids and row ids, and those of logprobs. */
+/** The format bytes of packed ids. */
 const ids = { varint: 1, int32: 2, float64: 3 } as const
+/** The format bytes of packed logprobs. */
 const logprobs = { float32: 1, float64: 2 } as const
 const MAX_VARINT_BYTES = 5
 const MAX_UINT32 = 0xffff_ffff

@@ -1,4 +1,6 @@
-/** The queue of the writer's commands, which removes them in groups: each group is committed as one transaction. */
+/**
+ * The queue of the commands for the writer. They are removed in groups, each of which is committed as one transaction.
+ */
 import { FairQueue } from '../../../base/fair-queue.ts'
 import type { ThreadCommand } from './calls.ts'
 import { getWork, splitCommand } from './text-batches.ts'

@@ -146,7 +146,7 @@ export interface ConsumerSession {
 /** The read operations of consumers. */
 export interface ConsumerReader {
   getConsumer(name: string): Promise<Consumer | undefined>
-  /** Returns the consumers whose sessions' ids begin with the prefix, sorted by name. */
+  /** Returns the consumers whose own `idPrefix` begins with this one, sorted by name. */
   listConsumers(idPrefix: string): Promise<Consumer[]>
   /**
    * Returns available sessions in the order of their ends. It does not apply the consumer's {@link ConsumerSelection}.

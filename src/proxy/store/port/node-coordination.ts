@@ -78,7 +78,7 @@ export interface NodeCoordination {
   claimRollout(rolloutId: string): Promise<NodeStatus | undefined>
   /** Finds the owner of a rollout. @returns the other node that runs it; undefined: there is none */
   findRollout(rolloutId: string): Promise<NodeStatus | undefined>
-  /** Releases a rollout of this node. Later claims observe it. */
+  /** Releases a rollout of this node, so that any node can claim it. */
   releaseRollout(rolloutId: string): Promise<void>
   /** The nodes with valid leases, this one included, as of the last lease renewal. */
   readonly proxies: readonly NodeStatus[]
