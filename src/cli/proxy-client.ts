@@ -172,13 +172,13 @@ function getServerFromEnvironment(): Server {
   const { host, port, basePath, tlsCert } = loadConfig(SERVE_COMMAND, {}, process.env)
   const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
   const url = formatBaseUrl({ host: reachable, port, basePath, secure: tlsCert !== undefined })
-  return { url, trust: tlsCert === undefined ? {} : trustInVeryCertificate(tlsCert) }
+  return { url, trust: tlsCert === undefined ? {} : trustOnlyCertificate(tlsCert) }
 }
 
 /**
  * Trusts exactly the server's certificate, whatever its issuer and name, because it does not name the loopback address.
  */
-function trustInVeryCertificate(path: string): RequestOptions {
+function trustOnlyCertificate(path: string): RequestOptions {
   return {
     ca: readFileSync(path, 'utf8'),
     allowPartialTrustChain: true,

@@ -12,7 +12,7 @@ import { serveAnnounced } from './serve-announced.ts'
 export async function run(config: ServeConfig & ServerRolloutsConfig): Promise<number> {
   checkServeConfig(config)
   const logger = createLogger(config.logLevel, config.logFormat)
-  const model = config.tokenizer === undefined ? undefined : await beginModel(config)
+  const model = config.tokenizer === undefined ? undefined : await startTokenModel(config)
   const { startServer } = await import('../main.ts')
   const platform = model && { openModel: () => model.waitUntilReady() }
   const server = await startServer(config, { logger, platform }).catch(async (error: unknown) => {
@@ -33,7 +33,7 @@ export async function run(config: ServeConfig & ServerRolloutsConfig): Promise<n
  * Starts the tokenizer first: Python starts on its thread while this one loads the rest of the program, and an invalid
  * tokenizer should be reported before anything else is done.
  */
-async function beginModel(config: ServeConfig): Promise<StartingModel | undefined> {
+async function startTokenModel(config: ServeConfig): Promise<StartingModel | undefined> {
   const { startModel } = await import('../token-mode.ts')
   return startModel(config)
 }

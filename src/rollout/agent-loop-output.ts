@@ -14,7 +14,7 @@ import {
 import type { FieldValues } from '../protocol/schema/field.ts'
 import { isDeprecated, withFormerNames } from '../protocol/schema/former-names.ts'
 import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
-import { selectRowDetails } from './row-details.ts'
+import { pickTokenData } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
 
 /** The outcome of a rollout other than its rows. */
@@ -91,7 +91,7 @@ export function toOutputs(
     response_ids: row.response_ids,
     response_mask: row.response_mask,
     response_logprobs: row.response_logprobs,
-    ...selectRowDetails(row),
+    ...pickTokenData(row),
     ...(row.images && { images: row.images }),
     // The reward of the agent role, if it has one.
     reward_score: row.reward ?? reward.score,

@@ -10,7 +10,7 @@ import { rowFields, rowTurnFields } from '../protocol/schema/row.ts'
 import { capturedFields } from '../protocol/schema/row-details.ts'
 import { computeBackoffMs, pause } from './backoff.ts'
 import type { HttpClient, HttpResponse } from './http-client.ts'
-import { selectDetails } from './row-details.ts'
+import { toDetailNames } from './row-details.ts'
 import { toSessionSegment } from './session-urls.ts'
 
 const Status = Type.Enum(['active', 'completed', 'aborted'])
@@ -159,7 +159,7 @@ export class ProxyClient {
     if (responseLength !== undefined) query.set('response_length', String(responseLength))
     if (maskStaleTokens) query.set('mask_stale_tokens', 'true')
     if (images) query.set('images', 'true')
-    if (record.length > 0) query.set('details', selectDetails(record).join(','))
+    if (record.length > 0) query.set('details', toDetailNames(record).join(','))
     return this.#sendRequest(
       'GET',
       `${getSessionPath(sessionId)}/trajectories?${query}`,

@@ -65,10 +65,10 @@ export class Rollout {
     const { maxRetries, retryBaseDelayMs, random } = this.#options
     for (let tryNumber = 1; ; tryNumber += 1) {
       const sessionId = createSessionId(this.#trialId, tryNumber)
-      const result = await this.#try(sessionId, tryNumber, signal)
-      const facts = this.#toFacts(sessionId, tryNumber, result)
-      if (this.#counts(result)) return await this.#collect(facts, signal)
-      this.#notify(facts)
+      const result = await this.#runAttempt(sessionId, tryNumber, signal)
+      const facts = this.#toOutcome(sessionId, tryNumber, result)
+      if (this.#isFinal(result)) return await this.#collect(facts, signal)
+      this.#logFailure(facts)
       if (tryNumber > maxRetries) {
         const row = createPaddingOutput(facts, { score: null, components: {} }, { failed: 1 })
         return { rows: [row], reward: null, left_out_turns: 0 }
@@ -77,17 +77,17 @@ export class Rollout {
     }
   }
 
-  #counts({ status }: AgentResult): boolean {
+  #isFinal({ status }: AgentResult): boolean {
     return status === 'completed' || (status === 'timeout' && this.#options.onTimeLimit === 'keep')
   }
 
   /** Runs the agent once. Its session has ended when this returns or throws. */
-  async #try(sessionId: string, tryNumber: number, signal: AbortSignal): Promise<AgentResult> {
+  async #runAttempt(sessionId: string, tryNumber: number, signal: AbortSignal): Promise<AgentResult> {
     const { proxy } = this.#options
     const apiKey = await proxy.createSession(this.#newSession(sessionId, tryNumber), signal)
     try {
       const result = await this.#runAgent(this.#createTask(sessionId, tryNumber, apiKey), signal)
-      if (this.#counts(result)) return await this.#complete(sessionId, result, signal)
+      if (this.#isFinal(result)) return await this.#complete(sessionId, result, signal)
       await proxy.abort(sessionId, signal)
       return result
     } catch (error) {
@@ -163,12 +163,12 @@ export class Rollout {
     return toRolloutResult(all, chosen, facts)
   }
 
-  #toFacts(sessionId: string, tries: number, { status, error }: AgentResult): RolloutOutcome {
+  #toOutcome(sessionId: string, tries: number, { status, error }: AgentResult): RolloutOutcome {
     const agentSeconds = (performance.now() - this.#startedAtMs) / 1000
     return { trialId: this.#trialId, sessionId, status, error: error ?? null, tries, agentSeconds }
   }
 
-  #notify({ trialId, sessionId, status, error, tries }: RolloutOutcome): void {
+  #logFailure({ trialId, sessionId, status, error, tries }: RolloutOutcome): void {
     logEvent(this.#options.logger, 'agent_failed', {
       ...{ trial_id: trialId, session_id: sessionId, agent_status: status, attempt: tries },
       reason: error ?? undefined,

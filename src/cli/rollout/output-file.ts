@@ -79,7 +79,7 @@ export class OutputFile {
   }
 
   /** Removes the rows of these samples. @throws ProxyError `start_failed` */
-  async takeOut(samples: readonly SamplePlan[]): Promise<void> {
+  async removeSamples(samples: readonly SamplePlan[]): Promise<void> {
     const keys = new Set(samples.map(({ taskIndex, sampleIndex }) => getSampleKey(taskIndex, sampleIndex)))
     try {
       // The remaining rows may have taken days, so they are copied to a separate file until it is complete.

@@ -12,7 +12,7 @@ import { Progress } from '../progress.ts'
 import { toPrintable } from '../table.ts'
 import { OutputFile } from './output-file.ts'
 import { planSamples, readSamples, type SamplePlan } from './samples.ts'
-import { describeTally, SampleStatistics, summarise } from './tally.ts'
+import { formatProgress, SampleStatistics, summarise } from './tally.ts'
 
 /** Interval of lines without a terminal: a run may have thousands of samples. */
 const LINE_EVERY_MS = 1_000
@@ -48,7 +48,7 @@ export async function run(config: RolloutConfig): Promise<number> {
   if (failed.length > 0) printLine(describeFailed(failed, config.retryFailed))
   const again = config.retryFailed ? failed : []
   if (here < samples.length || again.length > 0) await loop.reach()
-  if (again.length > 0) await output.takeOut(again)
+  if (again.length > 0) await output.removeSamples(again)
   const missing = output.selectMissing(samples)
   // The exit code of the run that wrote the output: repeating a command must not turn its failure into a success.
   let exitCode = failed.length === samples.length ? 1 : 0
@@ -101,7 +101,7 @@ async function runSamples(
   const stop = AbortSignal.any([signal, failure.signal])
   await runner.prepare?.(stop)
   const note = () =>
-    [describeTally(tally), runner.describe?.()].filter((part) => part !== undefined).join(', ')
+    [formatProgress(tally), runner.describe?.()].filter((part) => part !== undefined).join(', ')
   const hearing = runner.describe && setInterval(() => progress.update(note()), HEAR_EVERY_MS)
   try {
     await mapConcurrently(missing, config.concurrency, async (sample) => {

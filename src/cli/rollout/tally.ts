@@ -52,7 +52,7 @@ export class SampleStatistics {
 }
 
 /** Formats the statistics: `2 failed, 1,234 tokens/s, mean reward 0.52` */
-export function describeTally({ failed, tokensPerSecond, meanReward }: SampleStatistics): string {
+export function formatProgress({ failed, tokensPerSecond, meanReward }: SampleStatistics): string {
   const reward = meanReward === undefined ? 'no reward' : `mean reward ${meanReward.toFixed(2)}`
   return `${failed} failed, ${Math.round(tokensPerSecond).toLocaleString('en')} tokens/s, ${reward}`
 }

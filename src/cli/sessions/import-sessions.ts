@@ -77,11 +77,11 @@ async function importSession(
     if (found === 'different' || found === 'other') counts.different.push(sessionId)
     if (found === 'other') return
   }
-  if (found !== 'different') await importGiven(reader, store, sessionId, consumers)
+  if (found !== 'different') await importSessionStates(reader, store, sessionId, consumers)
   await store.setImported(item, true)
 }
 
-async function importGiven(
+async function importSessionStates(
   reader: Source,
   store: TurnStore,
   sessionId: string,

@@ -149,8 +149,8 @@ export class MessageTree {
     this.releaseJson()
     let last: Message | undefined
     for (const value of values) {
-      const following = this.#after(last)
-      last = following.get(value) ?? this.#say(following, last, value)
+      const following = this.#getChildren(last)
+      last = following.get(value) ?? this.#addChild(following, last, value)
     }
     return last
   }
@@ -164,8 +164,8 @@ export class MessageTree {
 
   /** Adds the message with the JSON `text` after `last`. @returns the message */
   addMessageText(last: Message | undefined, text: string): Message {
-    const following = this.#after(last)
-    return following.get(text) ?? this.#say(following, last, text)
+    const following = this.#getChildren(last)
+    return following.get(text) ?? this.#addChild(following, last, text)
   }
 
   /** Stops the release of JSON: every later request needs it. */
@@ -196,20 +196,20 @@ export class MessageTree {
   }
 
   #append(soFar: JsonList | undefined, json: string): JsonList {
-    const { capacity, length } = soFar?.piece ?? { capacity: 0, length: 0 }
+    const { capacity, length } = soFar?.chunk ?? { capacity: 0, length: 0 }
     const grown = appendJson(soFar, json)
-    const isNew = grown.piece !== soFar?.piece
-    this.#jsonBytes += grown.piece.capacity - (isNew ? 0 : capacity)
-    this.#encoded += grown.piece.length - (isNew ? 0 : length)
+    const isNew = grown.chunk !== soFar?.chunk
+    this.#jsonBytes += grown.chunk.capacity - (isNew ? 0 : capacity)
+    this.#encoded += grown.chunk.length - (isNew ? 0 : length)
     return grown
   }
 
-  #after(message: Message | undefined): ChildMessages {
+  #getChildren(message: Message | undefined): ChildMessages {
     if (message === undefined) return this.#first
     return followingOf.get(message) ?? followingOf.attach(message, new ChildMessages())
   }
 
-  #say(following: ChildMessages, parent: Message | undefined, sent: string | ChatMessage): Message {
+  #addChild(following: ChildMessages, parent: Message | undefined, sent: string | ChatMessage): Message {
     this.#written += 1
     const json = typeof sent === 'string' ? sent : JSON.stringify(sent)
     const key = getMessageKey(json)

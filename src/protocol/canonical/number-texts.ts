@@ -147,7 +147,7 @@ function hasRoundedInteger(value: unknown, levels = MAX_NESTING): boolean {
 export function parseRequest(text: string): unknown {
   const value: unknown = JSON.parse(text)
   keepIntegers(value, text)
-  const written = mayContainTools(text) ? getRawValue(text) : undefined
+  const written = mayContainNumbersToKeep(text) ? getRawValue(text) : undefined
   if (!isObject(value) || !isObject(written)) return value
   keepTools(value, written)
   keepTemplateFields(value, written)
@@ -168,7 +168,7 @@ export function parseRequest(text: string): unknown {
  * @returns the remaining number
  */
 export function keepNumberTexts(element: unknown, text: string, left: number): number {
-  if (text.length > left || !mayContainTools(text)) return left
+  if (text.length > left || !mayContainNumbersToKeep(text)) return left
   const written = getRawValue(text)
   if (written === undefined) return left
   keepInElement(element, written)
@@ -179,7 +179,7 @@ export function keepNumberTexts(element: unknown, text: string, left: number): n
 const OTHER_VALUES = /"arguments"\s*:\s*\{|"(?:chat_template_kwargs|documents)"/
 
 /** Returns whether the JSON of a request, or of a part of its conversation, may contain numbers to keep. */
-export function mayContainTools(text: string): boolean {
+export function mayContainNumbersToKeep(text: string): boolean {
   return text.includes('"tools"') || text.includes('"tool_use"') || OTHER_VALUES.test(text)
 }
 

@@ -22,7 +22,7 @@ import {
   keepNumberTexts,
   LIST_FIELDS,
   MAX_NUMBER_LENGTH,
-  mayContainTools,
+  mayContainNumbersToKeep,
   parseRequest,
 } from './number-texts.ts'
 import { MAX_PARTS, PartCache, type WeightCounter } from './part-cache.ts'
@@ -248,7 +248,7 @@ export class RequestReader implements PartMemo {
     const more = json.toString('utf8', from, found.close)
     const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
     if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
-    if (mayContainTools(more)) {
+    if (mayContainNumbersToKeep(more)) {
       let left = MAX_NUMBER_LENGTH
       for (const [position, element] of added.entries()) {
         const before = found.ends[position - 1] ?? from

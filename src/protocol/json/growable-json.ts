@@ -5,7 +5,7 @@
 
 /** A list up to and including one of its elements: the chunk that contains it, and through that the chunks before. */
 export interface JsonList {
-  readonly piece: JsonChunk
+  readonly chunk: JsonChunk
   /** The offset of the byte after the element. */
   readonly end: number
 }
@@ -24,16 +24,16 @@ const NOTHING = Buffer.alloc(0)
  */
 export function appendJson(before: JsonList | undefined, json: string | Buffer): JsonList {
   const chunk =
-    before !== undefined && before.piece.length === before.end ? before.piece : new JsonChunk(before)
+    before !== undefined && before.chunk.length === before.end ? before.chunk : new JsonChunk(before)
   chunk.append(json)
-  return { piece: chunk, end: chunk.length }
+  return { chunk, end: chunk.length }
 }
 
 /** Returns the JSON of a list in chunks that must not be modified. */
 export function getChunks(list: JsonList): Buffer[] {
   const chunks: Buffer[] = []
-  for (let at: JsonList | undefined = list; at !== undefined; at = at.piece.before) {
-    chunks.push(at.piece.upTo(at.end))
+  for (let at: JsonList | undefined = list; at !== undefined; at = at.chunk.before) {
+    chunks.push(at.chunk.upTo(at.end))
   }
   return chunks.reverse()
 }

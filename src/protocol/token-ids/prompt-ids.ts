@@ -94,7 +94,7 @@ export class PromptIds {
    * Returns whether this prompt begins with all tokens of an earlier one, completion included. The earlier one becomes
    * its base, so that shared ids are stored once, if they have more in common than this prompt and its base.
    */
-  continuesFrom(earlier: PromptIds): boolean {
+  rebaseOn(earlier: PromptIds): boolean {
     const shared = earlier.countShared(this)
     if (shared > this.shared) {
       this.rest = this.slice(shared, this.length)

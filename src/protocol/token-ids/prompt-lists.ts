@@ -114,9 +114,9 @@ export class PromptLists {
 
   #count(): void {
     // Count chunks that several lists share once.
-    const chunks = new Set<JsonList['piece']>()
+    const chunks = new Set<JsonList['chunk']>()
     for (const { json } of this.#written) {
-      for (let at: JsonList | undefined = json; at !== undefined; at = at.piece.before) chunks.add(at.piece)
+      for (let at: JsonList | undefined = json; at !== undefined; at = at.chunk.before) chunks.add(at.chunk)
     }
     const written = [...chunks].reduce((sum, { capacity }) => sum + capacity, 0)
     this.#bytes = this.#read.reduce((sum, { text }) => sum + text.bytes, written)

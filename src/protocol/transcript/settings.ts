@@ -21,7 +21,7 @@ export function getSettings(turn: {
   const params = Object.entries(turn.params)
     .filter(([name]) => name !== 'prompt')
     .map(([name, value]) => [name, typeof value === 'string' ? value : JSON.stringify(value)] as const)
-  return { params, tools: turn.tools.map(toOfferedTool) }
+  return { params, tools: turn.tools.map(toToolSummary) }
 }
 
 interface ToolWire {
@@ -32,7 +32,7 @@ interface ToolWire {
 }
 
 /** Summarizes a tool. Tools of a kind that a provider defines have a name, or only a type. */
-function toOfferedTool(tool: unknown): ToolSummary {
+function toToolSummary(tool: unknown): ToolSummary {
   const { type = '?', name, description, function: own } = (tool ?? {}) as ToolWire
   return {
     name: own?.name ?? name ?? type,

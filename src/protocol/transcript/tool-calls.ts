@@ -115,7 +115,7 @@ function toToolCallFields(path: string, fields: Fields, depth: number): ToolCall
   const pair = editPair(fields)
   const getName = (name: string) => (path === '' ? name : `${path}.${name}`)
   const others = Object.entries(fields).filter(([name]) => !pair?.includes(name))
-  const own = others.flatMap(([name, value]) => toFields(getName(name), value, depth))
+  const own = others.flatMap(([name, value]) => splitValue(getName(name), value, depth))
   if (pair === undefined) return own
   const [old, now] = pair
   const diff = diffLines(fields[old] as string, fields[now] as string)
@@ -123,13 +123,13 @@ function toToolCallFields(path: string, fields: Fields, depth: number): ToolCall
 }
 
 /** Splits a value that would be hard to read as JSON, such as texts of several lines and edits. */
-function toFields(name: string, value: unknown, depth: number): ToolCallField[] {
+function splitValue(name: string, value: unknown, depth: number): ToolCallField[] {
   if (typeof value === 'string') return [createTextField(name, value)]
   const json = JSON.stringify(value, null, 2)
   const isHard = json.includes('\\n') || EDITS.some(([old]) => json.includes(`"${old}"`))
   if (!isHard || depth >= MAX_DEPTH) return [{ name, text: json }]
   if (Array.isArray(value))
-    return value.flatMap((item, index) => toFields(`${name}[${index}]`, item, depth + 1))
+    return value.flatMap((item, index) => splitValue(`${name}[${index}]`, item, depth + 1))
   return isObject(value) ? toToolCallFields(name, value, depth + 1) : [{ name, text: json }]
 }
 

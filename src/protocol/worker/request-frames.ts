@@ -34,7 +34,7 @@ export function requestToV2(
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
     const ids = promptToWire(request.promptTokenIds, requestId, known)
-    const more = { ...imagesToWire(request), ...readingToWire(request), ...encodeRequestFields(request) }
+    const more = { ...imagesToWire(request), ...outputFormatToWire(request), ...encodeRequestFields(request) }
     return { ...encodeFieldsV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
   }
   const { prompt, ...rest } = request.body
@@ -53,7 +53,7 @@ export interface PromptBase {
   /** The latest prompt it reported that the request extends. */
   reported?: PromptReport | undefined
   /** Whether it has the capability `prompt_shared`. */
-  takesShared?: boolean
+  acceptsShared?: boolean
 }
 
 /** Serializes a request's frame to text or UTF-8; messages that are JSON already are not serialized again. */
@@ -63,7 +63,7 @@ export function serializeRequest(
   version: 1 | 2,
   known: PromptBase = {},
 ): string | Buffer {
-  const request = known.takesShared ? withoutMessages(fullRequest) : fullRequest
+  const request = known.acceptsShared ? withoutMessages(fullRequest) : fullRequest
   const fields = version === 1 ? requestToV1(request, requestId) : requestToV2(request, requestId, known)
   const { messagesJson, toolsJson } = request
   if (messagesJson === undefined) return JSON.stringify(fields)
@@ -90,11 +90,11 @@ function withoutMessages(request: GenerationRequest): GenerationRequest {
 function promptToWire(
   ids: PromptIds | undefined,
   requestId: string,
-  { reported, takesShared }: PromptBase,
+  { reported, acceptsShared }: PromptBase,
 ): Pick<CompletionRequestV2, 'prompt_base' | 'prompt_shared' | 'prompt_token_ids'> {
   if (ids === undefined) return reported ? { prompt_base: reported.requestId } : {}
   // Without the base's completion, which the worker may not know yet.
-  const shared = takesShared && reported ? Math.min(reported.ids.countShared(ids), reported.ids.length) : 0
+  const shared = acceptsShared && reported ? Math.min(reported.ids.countShared(ids), reported.ids.length) : 0
   if (reported === undefined || shared < MIN_REPORTED_IDS)
     return { prompt_base: requestId, prompt_token_ids: packTokenIds(ids.toArray()) }
   const rest = packTokenIds(ids.slice(shared, ids.length))
@@ -152,7 +152,7 @@ function imagesToWire({ images }: GenerationRequest) {
 }
 
 /** Encodes the format of the model's output, which constrained decoding needs. */
-function readingToWire({ callFormat, mayReason }: GenerationRequest) {
+function outputFormatToWire({ callFormat, mayReason }: GenerationRequest) {
   return {
     ...(callFormat !== undefined && { call_format: callFormat }),
     ...(mayReason && { may_reason: true }),

@@ -41,12 +41,12 @@ export function createChunkFrame(
     else if (event.type === 'start') start = startToWire(event, base)
   }
   if (start === undefined && deltas.length === 0) return undefined
-  return formatNumber<CompletionChunk>('completion_chunk', requestId, { start, deltas })
+  return createFrameFormatter<CompletionChunk>('completion_chunk', requestId, { start, deltas })
 }
 
 /** Creates the last frame of a finished completion. */
 export function createResponseFrame(requestId: string, end: GenerationEnd): (seq: number) => string {
-  return formatNumber<CompletionResponseV2>('completion_response', requestId, {
+  return createFrameFormatter<CompletionResponseV2>('completion_response', requestId, {
     finish_reason: end.finishReason,
     stop_reason: end.stopReason,
     usage: end.usage && { ...end.usage },
@@ -68,11 +68,14 @@ export function createPromptForgottenFrame(requestId: string): (seq: number) => 
 }
 
 function createFailedFrame(requestId: string, error: BeforeJson<WireError>): (seq: number) => string {
-  return formatNumber<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
+  return createFrameFormatter<CompletionResponseV2>('completion_response', requestId, {
+    finish_reason: null,
+    error,
+  })
 }
 
 /** Returns a function that serializes the frame with its sequence number. */
-function formatNumber<Frame extends CompletionChunk | CompletionResponseV2>(
+function createFrameFormatter<Frame extends CompletionChunk | CompletionResponseV2>(
   type: Frame['type'],
   requestId: string,
   rest: BeforeJson<Omit<Frame, 'type' | 'request_id' | 'seq'>>,

@@ -254,7 +254,7 @@ export class ConnectedWorker {
     const { version } = this.identity
     const known = {
       reported: findBasePrompt(request, this),
-      takesShared: this.#can(CAPABILITIES.promptShared),
+      acceptsShared: this.#can(CAPABILITIES.promptShared),
     }
     const json = serializeRequest(request, requestId, version, known)
     // On a larger frame the worker would close the connection, reconnect, and receive the frame again.
@@ -340,8 +340,8 @@ export class ConnectedWorker {
 
   #sendFullRequest(socket: RelaySocket, requestId: string, sent: WorkerRequest): void {
     sent.fullRequestSocket = socket
-    const takesShared = this.#can(CAPABILITIES.promptShared)
-    sendRequest(socket, serializeRequest(sent.request, requestId, 2, { takesShared }))
+    const acceptsShared = this.#can(CAPABILITIES.promptShared)
+    sendRequest(socket, serializeRequest(sent.request, requestId, 2, { acceptsShared }))
   }
 
   /**

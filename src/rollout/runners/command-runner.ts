@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { type CommandLine, getLastLine, type ProcessGroupResult, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runner.ts'
 import { openSandbox, type Sandbox, type SandboxOptions, type SandboxPaths } from './sandbox.ts'
-import { createSessionEnvironment, getOuterEnvironment, toTextVariables } from './session-environment.ts'
+import { createSessionEnvironment, getInheritedEnvironment, toTextVariables } from './session-environment.ts'
 import { type RewardVerifier, readRewards } from './verifier.ts'
 
 export interface CommandRunnerOptions {
@@ -117,7 +117,7 @@ export class CommandRunner implements AgentRunner {
 
   #agentEnvironment(task: AgentTask, files: AttemptFiles): NodeJS.ProcessEnv {
     return {
-      ...getOuterEnvironment(),
+      ...getInheritedEnvironment(),
       ...toTextVariables(task.settings?.environmentOverrides ?? this.#options.environment ?? {}),
       // Anthropic's clients would send it in addition to the session's key.
       ANTHROPIC_API_KEY: undefined,
@@ -145,7 +145,7 @@ export class CommandRunner implements AgentRunner {
     const files = await makeVerifierFiles(task.sample, output)
     // Without the session: model requests of a verifier must not be recorded, and trained on, as the agent's.
     const env = {
-      ...getOuterEnvironment(verifierEnvironment),
+      ...getInheritedEnvironment(verifierEnvironment),
       ...createTaskEnvironment(task, files.task),
       AGENT_OUTPUT_FILE: files.output,
       REWARD_FILE: files.reward,

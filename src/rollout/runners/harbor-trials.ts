@@ -92,7 +92,10 @@ export class HarborTrials implements AgentRunner {
       const config = join(folder, 'trial.json')
       await writeFile(config, JSON.stringify(this.#toConfig(task, folder)), { mode: 0o600 })
       const limits = { timeLimitMs, graceMs: GRACE_MS }
-      const env = { ...getTrainerEnvironment(), ...(this.#isOutside(task) && createSessionEnvironment(task)) }
+      const env = {
+        ...getTrainerEnvironment(),
+        ...(this.#runsOutsideSandbox(task) && createSessionEnvironment(task)),
+      }
       const end = await runGroup(
         `exec ${harborCommand} trial start --config "$TRIAL_CONFIG"`,
         { cwd: folder, env: { ...env, TRIAL_CONFIG: config }, ...limits, stopSignal: 'SIGINT' },
@@ -106,14 +109,14 @@ export class HarborTrials implements AgentRunner {
 
   async close(): Promise<void> {}
 
-  #isOutside({ settings }: AgentTask): boolean {
+  #runsOutsideSandbox({ settings }: AgentTask): boolean {
     return OUTSIDE.test(settings?.agentName ?? this.#options.agentName ?? '')
   }
 
   #toConfig(task: AgentTask, folder: string): object {
     const options = { ...this.#options, ...task.settings }
     const { agentName, agentImportPath, harborEnvironment, agentKwargs = {} } = options
-    const api = this.#isOutside(task) ? { api_base: task.openaiBaseUrl } : {}
+    const api = this.#runsOutsideSandbox(task) ? { api_base: task.openaiBaseUrl } : {}
     return {
       task: toTaskConfig(task),
       trial_name: TRIAL,

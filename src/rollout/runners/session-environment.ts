@@ -31,7 +31,7 @@ const PASSED_ON = [
  * llm-proxy, tokens of model hubs, clouds and trackers.
  * @param more names of further variables
  */
-export function getOuterEnvironment(more: readonly string[] = []): NodeJS.ProcessEnv {
+export function getInheritedEnvironment(more: readonly string[] = []): NodeJS.ProcessEnv {
   const isPassedOn = (name: string) =>
     PASSED_ON.includes(name) || name.startsWith('LC_') || more.includes(name)
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => isPassedOn(name)))

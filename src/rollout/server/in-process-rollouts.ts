@@ -44,7 +44,7 @@ export class InProcessRollouts {
       },
       concurrency: config.concurrency,
       graceMs: CALLER_GRACE_MS,
-      onForgotten: (rolloutId) => owners?.release(rolloutId),
+      onRemoved: (rolloutId) => owners?.release(rolloutId),
     })
   }
 

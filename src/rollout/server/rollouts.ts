@@ -35,7 +35,7 @@ export interface RolloutsOptions {
   /** How long a rollout without callers waits for one to return before its agent is stopped. */
   graceMs: number
   /** Called with the id of a rollout when it is removed from memory. */
-  onForgotten?: ((rolloutId: string) => void) | undefined
+  onRemoved?: ((rolloutId: string) => void) | undefined
 }
 
 /** Results are kept for retries after a connection failed before they were read completely. */
@@ -45,13 +45,13 @@ const KEPT_ROLLOUTS = 10_000
 interface RolloutEntry {
   readonly request: RolloutRequest & { rollout_id: string }
   readonly createdAt: number
-  readonly calledOff: AbortController
+  readonly cancellation: AbortController
   /** The response as JSON. It never rejects. */
-  readonly answer: Promise<string>
+  readonly response: Promise<string>
   status: RolloutState
   endedAt: number | null
   callers: number
-  leaving: NodeJS.Timeout | undefined
+  graceTimer: NodeJS.Timeout | undefined
   /** The size of what is kept, its response and its request. */
   bytes: number
   outcome: Pick<RolloutSummary, 'session_id' | 'reward' | 'tries' | 'error'>
@@ -92,7 +92,10 @@ export class Rollouts {
    * @returns its response as JSON
    * @throws ProxyError `invalid_request` when the id is that of another rollout, `shutting_down`
    */
-  ask(request: RolloutRequest, signal: AbortSignal): { rolloutId: string; answer: Promise<string> } {
+  requestRollout(
+    request: RolloutRequest,
+    signal: AbortSignal,
+  ): { rolloutId: string; response: Promise<string> } {
     const { rollout_id = randomUUID() } = request
     const fullRequest = { ...request, rollout_id }
     const entry = this.#entries.get(rollout_id) ?? this.#begin(fullRequest)
@@ -100,8 +103,8 @@ export class Rollouts {
       const message = `rollout ${rollout_id} belongs to another sample, or has other parameters`
       throw new ProxyError('invalid_request', message, { param: 'rollout_id', status: 409 })
     }
-    this.#attend(entry, signal)
-    return { rolloutId: rollout_id, answer: entry.answer }
+    this.#addCaller(entry, signal)
+    return { rolloutId: rollout_id, response: entry.response }
   }
 
   /** Returns the rollouts, the newest first. */
@@ -121,8 +124,8 @@ export class Rollouts {
    */
   async remove(rolloutId: string): Promise<RolloutSummary> {
     const entry = this.#entry(rolloutId)
-    entry.calledOff.abort(createCancelledError('it was removed'))
-    await entry.answer
+    entry.cancellation.abort(createCancelledError('it was removed'))
+    await entry.response
     // A new rollout may have this id meanwhile.
     if (this.#entries.get(rolloutId) === entry) this.#forget(rolloutId)
     return toSummary(entry)
@@ -134,11 +137,11 @@ export class Rollouts {
     const entries = [...this.#entries.values()].filter(({ endedAt }) => endedAt === null)
     const reason = new ProxyError('shutting_down', 'the rollout server is being stopped')
     const limit = setTimeout(() => {
-      for (const { calledOff } of entries) calledOff.abort(reason)
+      for (const { cancellation } of entries) cancellation.abort(reason)
     }, graceMs)
-    await Promise.all(entries.map(({ answer: response }) => response))
+    await Promise.all(entries.map(({ response }) => response))
     clearTimeout(limit)
-    return entries.every(({ calledOff }) => !calledOff.signal.aborted)
+    return entries.every(({ cancellation }) => !cancellation.signal.aborted)
   }
 
   #entry(rolloutId: string): RolloutEntry {
@@ -149,11 +152,18 @@ export class Rollouts {
 
   #begin(request: RolloutEntry['request']): RolloutEntry {
     if (this.#isClosing) throw new ProxyError('shutting_down', 'the rollout server is being stopped')
-    const calledOff = new AbortController()
+    const cancellation = new AbortController()
     const { promise, resolve } = Promise.withResolvers<string>()
     const entry: RolloutEntry = {
-      ...{ request, calledOff, answer: promise, createdAt: Date.now() / 1000 },
-      ...{ status: 'waiting', endedAt: null, callers: 0, leaving: undefined, bytes: 0, outcome: NO_OUTCOME },
+      ...{ request, cancellation, response: promise, createdAt: Date.now() / 1000 },
+      ...{
+        status: 'waiting',
+        endedAt: null,
+        callers: 0,
+        graceTimer: undefined,
+        bytes: 0,
+        outcome: NO_OUTCOME,
+      },
     }
     this.#entries.set(request.rollout_id, entry)
     void this.#run(entry).then(resolve)
@@ -161,10 +171,10 @@ export class Rollouts {
   }
 
   async #run(entry: RolloutEntry): Promise<string> {
-    const { request, calledOff } = entry
+    const { request, cancellation } = entry
     const response = await this.#toResponse(entry)
-    clearTimeout(entry.leaving)
-    entry.status = calledOff.signal.aborted ? 'cancelled' : response.error === null ? 'done' : 'failed'
+    clearTimeout(entry.graceTimer)
+    entry.status = cancellation.signal.aborted ? 'cancelled' : response.error === null ? 'done' : 'failed'
     entry.endedAt = Date.now() / 1000
     this.ended[entry.status as keyof typeof this.ended] += 1
     const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...response })
@@ -175,13 +185,13 @@ export class Rollouts {
   }
 
   async #toResponse(entry: RolloutEntry) {
-    const { request, calledOff } = entry
+    const { request, cancellation } = entry
     try {
-      const leave = await this.#gate.enter(calledOff.signal)
+      const leave = await this.#gate.enter(cancellation.signal)
       const beganAtMs = Date.now()
       try {
         entry.status = 'running'
-        const result = await this.#options.run(request, calledOff.signal)
+        const result = await this.#options.run(request, cancellation.signal)
         const [{ metrics, extra_fields: facts }] = result.rows
         const { tries } = metrics
         this.tries += tries
@@ -197,14 +207,14 @@ export class Rollouts {
     }
   }
 
-  #attend(entry: RolloutEntry, signal: AbortSignal): void {
-    clearTimeout(entry.leaving)
+  #addCaller(entry: RolloutEntry, signal: AbortSignal): void {
+    clearTimeout(entry.graceTimer)
     entry.callers += 1
     const leave = () => {
       entry.callers -= 1
       if (entry.callers > 0 || entry.endedAt !== null) return
-      const end = () => entry.calledOff.abort(createCancelledError('its client disconnected'))
-      entry.leaving = setTimeout(end, this.#options.graceMs)
+      const end = () => entry.cancellation.abort(createCancelledError('its client disconnected'))
+      entry.graceTimer = setTimeout(end, this.#options.graceMs)
     }
     if (signal.aborted) leave()
     else signal.addEventListener('abort', leave, { once: true })
@@ -222,7 +232,7 @@ export class Rollouts {
   #forget(rolloutId: string): void {
     this.#keptBytes -= this.#entries.get(rolloutId)?.bytes ?? 0
     this.#entries.delete(rolloutId)
-    this.#options.onForgotten?.(rolloutId)
+    this.#options.onRemoved?.(rolloutId)
   }
 }
 

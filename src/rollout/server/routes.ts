@@ -80,7 +80,7 @@ async function handleRollout(
   if (forward !== undefined) return forward(request, reply, JSON.stringify(rollout))
   const response = reply.raw
   const left = new AbortController()
-  const waited = rollouts.ask(rollout, left.signal)
+  const waited = rollouts.requestRollout(rollout, left.signal)
   response.once('close', () => left.abort())
   reply.hijack()
   response.writeHead(200, {
@@ -89,7 +89,7 @@ async function handleRollout(
   })
   response.flushHeaders()
   const heartbeat = setInterval(() => response.write(' '), heartbeatMs)
-  const text = await waited.answer
+  const text = await waited.response
   clearInterval(heartbeat)
   if (response.destroyed) return undefined
   response.end(text)

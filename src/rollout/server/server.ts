@@ -23,7 +23,7 @@ export function buildRolloutServer(options: RolloutServerOptions): FastifyInstan
   })
   app.get('/health', () => ({ status: 'ok', running: rollouts.running, waiting: rollouts.waiting }))
   app.register(async (guarded) => {
-    guarded.addHook('onRequest', async ({ headers }) => admit(headers.authorization, keys))
+    guarded.addHook('onRequest', async ({ headers }) => authorize(headers.authorization, keys))
     await guarded.register(rolloutRoutes(options))
     guarded.get('/metrics', (_request, reply) =>
       reply.type('text/plain; version=0.0.4').send(formatMetrics(rollouts)),
@@ -33,7 +33,7 @@ export function buildRolloutServer(options: RolloutServerOptions): FastifyInstan
 }
 
 /** @throws ProxyError `unauthorized` */
-function admit(authorization: string | undefined, keys: readonly string[]): void {
+function authorize(authorization: string | undefined, keys: readonly string[]): void {
   if (keys.length === 0) return
   const presented = digest(/^Bearer +(.+)$/i.exec(authorization ?? '')?.[1] ?? '')
   // All keys are compared, so that the time taken reveals nothing.

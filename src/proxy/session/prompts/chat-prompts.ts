@@ -187,7 +187,7 @@ class ChatRequestPrompt implements RequestPrompt {
   #getReason({ promptTokenIds }: GenerationStart): ChatPromptReason {
     if (!promptTokenIds || this.#match === undefined) return 'unknown'
     const { parent, isFork, conversation } = this.#match
-    if (parent && !promptTokenIds.continuesFrom(parent.turn.prompt)) return 'broken'
+    if (parent && !promptTokenIds.rebaseOn(parent.turn.prompt)) return 'broken'
     if (parent) return isFork ? 'forked' : 'extended'
     // If all turns are cached, an assistant message that is no echo was edited, or is an example by the agent.
     if (this.#parts.memory.isComplete) return this.#turns.bytes > 0 ? 'branched' : 'first'

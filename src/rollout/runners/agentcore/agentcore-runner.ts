@@ -105,13 +105,13 @@ export class AgentCoreRunner implements AgentRunner {
       result = await this.#results.run(session, AbortSignal.any([signal, limit]))
     } catch (error) {
       signal.throwIfAborted()
-      if (limit.aborted) result = await this.#timedOut(session)
+      if (limit.aborted) result = await this.#createTimeoutResult(session)
       else if (error instanceof AgentCoreError) result = error.result
       else throw error
     } finally {
       this.#counts.countEnd(result?.status === 'completed')
       // Its slot is released when it has stopped: until then it counts towards the account's quota.
-      if (session.isBegun) this.#stops.stop(session.id, ledger, leave)
+      if (session.mayExist) this.#stops.stop(session.id, ledger, leave)
       else await ledger.recordClosed(session.id).finally(leave)
     }
     return result
@@ -131,7 +131,7 @@ export class AgentCoreRunner implements AgentRunner {
     await ledger?.close()
   }
 
-  async #timedOut(session: AgentCoreSession): Promise<AgentResult> {
+  async #createTimeoutResult(session: AgentCoreSession): Promise<AgentResult> {
     const late = await this.#results.checkOnce(session).catch(() => undefined)
     const seconds = this.#timeLimitMs / 1000
     const error = `no result within ${seconds} s: the agent is still running, or AgentCore ended its session`
@@ -198,7 +198,7 @@ function newSession(task: AgentTask): AgentCoreSession {
     payload: isRecord(sample.payload) ? sample.payload : sample,
     model: { base_url: openaiBaseUrl, api_key: apiKey, model_id: modelName ?? 'default' },
     samplingParams,
-    isBegun: false,
+    mayExist: false,
   }
 }
 

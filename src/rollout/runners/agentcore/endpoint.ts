@@ -32,7 +32,7 @@ const TRIES = 8
 /** How long to wait for a cancelled start: a cold one takes seconds. */
 const START_LIMIT_MS = 60_000
 const MAX_PAYLOAD_BYTES = 100_000_000
-const NOT_TAKEN: readonly AgentCoreErrorKind[] = ['throttled', 'quota', 'conflict']
+const RETRYABLE: readonly AgentCoreErrorKind[] = ['throttled', 'quota', 'conflict']
 const ARN = /^arn:[\w-]+:bedrock-agentcore:([\w-]+):\d*:runtime\/.+$/
 
 type Sdk = typeof import('@aws-sdk/client-bedrock-agentcore')
@@ -72,20 +72,20 @@ export class AgentCoreEndpoint {
   }
 
   /**
-   * Starts a session and sets its `isBegun`, which is also true while that is unknown.
+   * Starts a session and sets its `mayExist`, which is also true while that is unknown.
    * @returns the parsed response of the agent's program; undefined when it is not JSON
    * @throws AgentCoreError; `signal.reason`
    */
   async start(session: AgentCoreSession, payload: object, signal: AbortSignal): Promise<unknown> {
     const body = encode(payload)
     // A lost call is not retried: the agent may be running, and a second one would be recorded in its session.
-    const starting = this.#tries(NOT_TAKEN, signal, async () => {
+    const starting = this.#retry(RETRYABLE, signal, async () => {
       await this.#limiter.acquire('start', signal)
-      session.isBegun = true
-      return this.#invokeAgain(session.id, body, signal)
+      session.mayExist = true
+      return this.#invokeDetached(session.id, body, signal)
     })
     return starting.catch((error: unknown) => {
-      if (error instanceof AgentCoreError && error.isBeforeStart) session.isBegun = false
+      if (error instanceof AgentCoreError && error.isBeforeStart) session.mayExist = false
       throw error
     })
   }
@@ -94,9 +94,9 @@ export class AgentCoreEndpoint {
    * Sends a payload to a session that may be running. It is idempotent, and therefore also retried when the call was
    * lost.
    */
-  async ask(sessionId: string, payload: object, signal: AbortSignal): Promise<unknown> {
+  async pollSession(sessionId: string, payload: object, signal: AbortSignal): Promise<unknown> {
     const body = encode(payload)
-    return this.#tries([...NOT_TAKEN, 'lost'], signal, async () => {
+    return this.#retry([...RETRYABLE, 'lost'], signal, async () => {
       await this.#limiter.acquire('poll', signal)
       return this.#invoke(sessionId, body, signal)
     })
@@ -134,7 +134,7 @@ export class AgentCoreEndpoint {
    * Starts a session. After an abort it throws at once and the call continues in the background, because only its
    * outcome shows whether the session was created.
    */
-  async #invokeAgain(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
+  async #invokeDetached(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
     const response = this.#invoke(sessionId, payload, this.#closing.signal)
     this.#starting.set(sessionId, response)
     const forget = () => this.#starting.delete(sessionId)
@@ -177,7 +177,7 @@ export class AgentCoreEndpoint {
     }
   }
 
-  async #tries<T>(
+  async #retry<T>(
     again: readonly AgentCoreErrorKind[],
     signal: AbortSignal,
     call: () => Promise<T>,

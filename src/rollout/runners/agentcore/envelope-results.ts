@@ -44,18 +44,18 @@ export class EnvelopeResults implements ResultSource {
       const result = parseState(state, inputId)
       if (result !== undefined) return result
       await pause(waitMs, signal)
-      state = await this.#sendRequest(id, signal)
+      state = await this.#poll(id, signal)
     }
   }
 
   async checkOnce({ id, inputId }: AgentCoreSession): Promise<AgentResult | undefined> {
-    return parseState(await this.#sendRequest(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
+    return parseState(await this.#poll(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
   }
 
   async close(): Promise<void> {}
 
-  async #sendRequest(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
-    const response = await this.#endpoint.ask(id, addEnvelope(id, { operation: 'get' }), signal)
+  async #poll(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
+    const response = await this.#endpoint.pollSession(id, addEnvelope(id, { operation: 'get' }), signal)
     if (isState(response, id)) return response
     throw new AgentCoreError('agent', `it responded to a poll with ${quote(response)}`)
   }

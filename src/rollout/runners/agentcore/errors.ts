@@ -26,7 +26,7 @@ const KINDS: Readonly<Record<string, AgentCoreErrorKind>> = {
   ResourceNotFoundException: 'gone',
 }
 
-const WORDS: Readonly<Record<AgentCoreErrorKind, string>> = {
+const MESSAGES: Readonly<Record<AgentCoreErrorKind, string>> = {
   throttled: 'AgentCore throttled every attempt to invoke the session',
   quota: 'the quota of the account allows no further AgentCore session',
   conflict: 'the AgentCore session was busy with another invocation',
@@ -41,7 +41,7 @@ export class AgentCoreError extends Error {
   readonly kind: AgentCoreErrorKind
 
   constructor(kind: AgentCoreErrorKind, detail: string, options: ErrorOptions = {}) {
-    super(`${WORDS[kind]}: ${quote(detail)}`, options)
+    super(`${MESSAGES[kind]}: ${quote(detail)}`, options)
     this.kind = kind
   }
 

@@ -40,7 +40,7 @@ export class RateLimiter {
     poll: new Set(),
   }
   /** The order of the kinds; the first one that has waiting calls is next. */
-  #turns: ApiRequestKind[] = ['stop', 'start', 'poll']
+  #kindOrder: ApiRequestKind[] = ['stop', 'start', 'poll']
   #fullRate: number
   #rate: number
   #rateAtMs: number
@@ -107,7 +107,7 @@ export class RateLimiter {
     if (kind === undefined) return
     const [first] = this.#waiting[kind]
     this.#waiting[kind].delete(first!)
-    this.#turns = [...this.#turns.filter((other) => other !== kind), kind]
+    this.#kindOrder = [...this.#kindOrder.filter((other) => other !== kind), kind]
     const nowMs = this.#clock.nowMs()
     this.#nextAtMs = Math.max(this.#nextAtMs, nowMs - CATCH_UP_MS) + 1000 / this.rate
     this.#grantedAtMs = [...this.#grantedAtMs, nowMs].slice(-Math.ceil(this.#fullRate))
@@ -115,7 +115,7 @@ export class RateLimiter {
   }
 
   #nextKind(): ApiRequestKind | undefined {
-    return this.#turns.find((kind) => this.#waiting[kind].size > 0)
+    return this.#kindOrder.find((kind) => this.#waiting[kind].size > 0)
   }
 }
 

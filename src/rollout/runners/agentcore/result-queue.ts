@@ -97,7 +97,7 @@ export class ResultQueue {
       VisibilityTimeout: HIDDEN_S,
     })
     const { Messages = [] } = await client.send(receive, { abortSignal: signal })
-    const read = Messages.filter((message) => this.#take(message))
+    const read = Messages.filter((message) => this.#deliver(message))
     if (read.length === 0) return
     const Entries = read.map(({ ReceiptHandle }, index) => ({ Id: String(index), ReceiptHandle }))
     // A message that is not deleted is redelivered and then ignored. Not cancelled: the last result may end the run
@@ -110,7 +110,7 @@ export class ResultQueue {
    * Notifies the waiting session. @returns whether the message can be deleted, also if it is a duplicate or not
    * expected
    */
-  #take({ Body = '' }: Message): boolean {
+  #deliver({ Body = '' }: Message): boolean {
     const keys = parseWrittenKeys(Body)
     const isOurs = (key: string) => key.startsWith(`${this.#options.experiment}/`)
     for (const key of keys.filter(isOurs)) this.#expected.get(parseSessionId(key))?.(key)

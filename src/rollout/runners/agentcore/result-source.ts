@@ -12,7 +12,7 @@ export interface AgentCoreSession {
   readonly model: { base_url: string; api_key: string; model_id: string }
   readonly samplingParams: Readonly<Record<string, unknown>>
   /** Whether the session may have been created; set right before the call that creates it. */
-  isBegun: boolean
+  mayExist: boolean
 }
 
 /** A way to receive results. */

@@ -46,7 +46,7 @@ export class S3Results implements ResultSource {
     const announced = this.#options.queue?.waitForKey(session.id)
     try {
       // A result may exist before the call that started the agent returns.
-      const written = this.#result(session, location, announced, untilOver)
+      const written = this.#waitForResult(session, location, announced, untilOver)
       return await Promise.race([written, this.#start(session, location, untilOver)])
     } finally {
       over.abort()
@@ -55,7 +55,7 @@ export class S3Results implements ResultSource {
   }
 
   async checkOnce(session: AgentCoreSession): Promise<AgentResult | undefined> {
-    return this.#look(session, this.#getObjectKey(session), AbortSignal.timeout(LAST_LOOK_MS))
+    return this.#fetchResult(session, this.#getObjectKey(session), AbortSignal.timeout(LAST_LOOK_MS))
   }
 
   async close(): Promise<void> {
@@ -73,18 +73,20 @@ export class S3Results implements ResultSource {
     location: { key: string },
     signal: AbortSignal,
   ): Promise<AgentResult> {
-    const start = { ...session.payload, ...this.#orders(session) }
+    const start = { ...session.payload, ...this.#createConfig(session) }
     const response = await this.#options.endpoint.start(session, start, signal)
     if (isRecord(response) && typeof response.result_key === 'string') location.key = response.result_key
     else if (!isRecord(response) || response.status !== 'processing') {
       // The program has ended: a result that is not in S3 now will not appear later.
       const error = `its program wrote nothing to S3 and responded with ${quote(response)}; --results envelope accepts responses`
-      return (await this.#look(session, location.key, signal)) ?? { status: 'error', rewards: {}, error }
+      return (
+        (await this.#fetchResult(session, location.key, signal)) ?? { status: 'error', rewards: {}, error }
+      )
     }
     return new Promise(() => {})
   }
 
-  #orders({ id, inputId, model, samplingParams }: AgentCoreSession): object {
+  #createConfig({ id, inputId, model, samplingParams }: AgentCoreSession): object {
     const { experiment: exp_id, bucket, queue } = this.#options
     const where = { exp_id, input_id: inputId, s3_bucket: bucket.name }
     return {
@@ -95,7 +97,7 @@ export class S3Results implements ResultSource {
     }
   }
 
-  async #result(
+  async #waitForResult(
     session: AgentCoreSession,
     location: { key: string },
     announced: Promise<string> | undefined,
@@ -109,13 +111,13 @@ export class S3Results implements ResultSource {
     for (;;) {
       const waiting = pause(waitMs, signal)
       await (message === undefined ? waiting : Promise.race([waiting, message]))
-      const result = await this.#look(session, location.key, signal)
+      const result = await this.#fetchResult(session, location.key, signal)
       if (result !== undefined) return result
       if (announced === undefined) waitMs = Math.min(LONGEST_LOOK_MS, waitMs * LOOK_GROWTH)
     }
   }
 
-  async #look(
+  async #fetchResult(
     { inputId }: AgentCoreSession,
     key: string,
     signal: AbortSignal,

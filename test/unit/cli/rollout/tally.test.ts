@@ -1,10 +1,10 @@
 import t from 'tap'
-import { describeTally, SampleStatistics, summarise } from '../../../../src/cli/rollout/tally.ts'
+import { formatProgress, SampleStatistics, summarise } from '../../../../src/cli/rollout/tally.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 t.test('the counts of a run add up', async (t) => {
   const counts = new SampleStatistics()
-  t.match(describeTally(counts), /^0 failed, 0 tokens\/s, no reward$/)
+  t.match(formatProgress(counts), /^0 failed, 0 tokens\/s, no reward$/)
   counts.add(agentLoopOutputs(1, { reward_score: 1 }))
   counts.add(agentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))
   counts.add(agentLoopOutputs(1, { reward_score: null }))
@@ -22,7 +22,7 @@ t.test('the counts of a run add up', async (t) => {
     sampledTokens: 10,
   })
   t.equal(counts.meanReward, 0.75, 'among judged rollouts, each counts once however many rows it has')
-  t.match(describeTally(counts), /^1 failed, [\d,]+ tokens\/s, mean reward 0\.75$/)
+  t.match(formatProgress(counts), /^1 failed, [\d,]+ tokens\/s, mean reward 0\.75$/)
   const summary = summarise(counts, 6)
   for (const line of [/^samples +4 of 6$/m, /^failed +1$/m, /^rows +5$/m, /^mean reward +0\.7500$/m])
     t.match(summary, line)

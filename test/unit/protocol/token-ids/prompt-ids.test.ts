@@ -12,21 +12,21 @@ t.test('a prompt that extends another one keeps only its addition', (t) => {
   const second = first.createContinuation([4], [5])
   t.strictSame([...second], [1, 2, 3, 4, 5])
   t.strictSame([...second.rest], [4, 5])
-  t.ok(second.continuesFrom(first))
-  t.notOk(PromptIds.of(1, 2, 9).continuesFrom(first))
-  t.notOk(PromptIds.of(1, 2).continuesFrom(first), 'which lacks a part of it')
+  t.ok(second.rebaseOn(first))
+  t.notOk(PromptIds.of(1, 2, 9).rebaseOn(first))
+  t.notOk(PromptIds.of(1, 2).rebaseOn(first), 'which lacks a part of it')
   t.end()
 })
 
 t.test('a prompt that arrived complete keeps only its addition once its predecessor is known', (t) => {
   const first = getResponse(PromptIds.of(1, 2), 3)
   const second = PromptIds.of(1, 2, 3, 4)
-  t.ok(second.continuesFrom(first))
+  t.ok(second.rebaseOn(first))
   t.match({ ...second }, { base: first, shared: 3 })
   t.strictSame([...second.rest], [4])
   t.strictSame([...second], [1, 2, 3, 4])
   const other = PromptIds.of(1, 7, 8)
-  t.notOk(other.continuesFrom(first))
+  t.notOk(other.rebaseOn(first))
   t.match({ ...other }, { base: first, shared: 1 })
   t.strictSame([...other], [1, 7, 8])
   t.end()
@@ -72,7 +72,7 @@ t.test('prompts built in any way read as lists of ids do', (t) => {
         const other = known[against % known.length]!
         const alike = sharedCount(other.tokens, ids)
         if (other.prompt.countShared(prompt) !== alike) return false
-        if (prompt.continuesFrom(other.prompt) !== (alike === other.tokens.length)) return false
+        if (prompt.rebaseOn(other.prompt) !== (alike === other.tokens.length)) return false
         if (prompt.equals(other.prompt) !== (`${ids}` === `${other.ids}`)) return false
         prompt.completion = Int32Array.from(completion)
         known.push({ prompt, ids, tokens: [...ids, ...completion] })

@@ -325,7 +325,7 @@ t.test(
   async (t) => {
     const many = fc.array(fc.nat({ max: 99 }), { minLength: 900, maxLength: 1_200 })
     fc.assert(
-      fc.property(many, ids, fc.nat(1_300), fc.boolean(), (base, more, keep, takesShared) => {
+      fc.property(many, ids, fc.nat(1_300), fc.boolean(), (base, more, keep, acceptsShared) => {
         const promptTokenIds = PromptIds.from([...base.slice(0, keep), ...more])
         const body = { messages: [{ role: 'user', content: 'x' }] }
         const request = { kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body, promptTokenIds }
@@ -333,14 +333,14 @@ t.test(
         const reported = { requestId: 'before', ids: known, reportedBy: {} }
         const text = serializeRequest(request as GenerationRequest, 'r', 2, {
           reported,
-          takesShared,
+          acceptsShared,
         }).toString()
         const frame = receive(frames.requestV2, text)
         const decoded = requestFromV2(frame, undefined, frame.prompt_shared === undefined ? undefined : known)
         assert.ok(decoded.kind === 'chat')
         assert.deepEqual([...decoded.promptTokenIds!], [...promptTokenIds])
-        assert.deepEqual(decoded.body.messages, takesShared ? [] : body.messages)
-        const isShort = takesShared && known.countShared(promptTokenIds) >= MIN_REPORTED_IDS
+        assert.deepEqual(decoded.body.messages, acceptsShared ? [] : body.messages)
+        const isShort = acceptsShared && known.countShared(promptTokenIds) >= MIN_REPORTED_IDS
         assert.equal(frame.prompt_shared !== undefined, isShort)
         assert.equal(frame.prompt_base, isShort ? 'before' : 'r')
       }),
@@ -354,10 +354,10 @@ t.test('messages are sent beside the ids when an engine needs their images', asy
   const images = { tokenId: 1, tokens: [1] }
   const request = { kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body, images }
   const tokenRequest = { ...request, promptTokenIds: PromptIds.of(1) } as GenerationRequest
-  const frame = JSON.parse(serializeRequest(tokenRequest, 'r', 2, { takesShared: true }).toString())
+  const frame = JSON.parse(serializeRequest(tokenRequest, 'r', 2, { acceptsShared: true }).toString())
   t.strictSame(frame.messages, body.messages)
   // In chat mode the engine always needs them.
   const { promptTokenIds: _ids, images: _images, ...inChatMode } = tokenRequest
-  const chat = serializeRequest(inChatMode as GenerationRequest, 'r', 2, { takesShared: true }).toString()
+  const chat = serializeRequest(inChatMode as GenerationRequest, 'r', 2, { acceptsShared: true }).toString()
   t.strictSame(JSON.parse(chat).messages, body.messages)
 })
