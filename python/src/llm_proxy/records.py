@@ -21,9 +21,9 @@ FORMER_NAMES = {
 class EngineRequest:
     """An engine request of a response that continued after its engine request was cut."""
 
-    #: Start of its tokens, counted as those of the turn
+    #: Index of its first token, in the same sequence as the offsets of the turn
     start: int
-    #: End of them; equal to ``start`` if it has none
+    #: Index after its last token; equal to ``start`` if it has no tokens
     end: int
     #: The engine; ``None``: none accepted it
     engine: str | None
@@ -45,9 +45,9 @@ class TurnFields:
     agent_role: str
     #: The model that the policies of the session assign to it; ``None``: none
     policy: str | None
-    #: Start of its completion in ``response_ids``
+    #: Start of its completion: an index into ``response_ids``
     start: int
-    #: End of it; equal to ``start`` if truncation removed the turn
+    #: End of its completion; equal to ``start`` if truncation removed the turn
     end: int
     #: Whether the mask is 1 in the span; if not, another row trains the turn
     trained: bool

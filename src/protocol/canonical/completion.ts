@@ -16,13 +16,13 @@ export interface Completion {
   readonly tokenIds: readonly number[]
   readonly logprobs: readonly number[]
   readonly logprobsContent: readonly TokenLogprob[]
-  /** Message fields that events have no name for; a later value replaces an earlier one. */
+  /** Fields of the engine's message that events do not define; a later value replaces an earlier one. */
   readonly extra: Readonly<Record<string, unknown>>
   /** The reported token data beyond ids and logprobs. */
   readonly details?: TokenDataBuilder | undefined
 }
 
-/** Folds events into a {@link Completion} in one pass, with constant work per event. */
+/** A builder that folds events into a {@link Completion} in one pass, with constant work per event. */
 export class CompletionBuilder implements Completion, EventSink {
   start: GenerationStart | undefined
   end: GenerationEnd | undefined
@@ -70,7 +70,7 @@ export class CompletionBuilder implements Completion, EventSink {
     return [...(start ? [start] : []), ...deltas, ...(end ? [end] : [])]
   }
 
-  /** Returns copies, because later deltas extend the tool calls. */
+  /** Returns the tool calls so far as deltas. They are copies, because later deltas extend the tool calls. */
   #toolCallDeltas(): ToolCallDelta[] {
     return [...this.#callByIndex].map(([index, { id, type, function: called }]) => ({
       index,
@@ -86,7 +86,8 @@ export class CompletionBuilder implements Completion, EventSink {
     if (delta.refusal !== undefined) this.refusal = (this.refusal ?? '') + delta.refusal
     if (delta.toolCalls) for (const toolCallDelta of delta.toolCalls) this.#addToolCall(toolCallDelta)
     if (delta.details) this.#addDetails(delta.details, delta.tokenIds?.length ?? 0)
-    // Loops, not push(...spread): a complete response brings tens of thousands of ids in one event.
+    // Loops instead of `push(...ids)`: an event of a complete response contains tens of thousands of ids, more than a
+    // call may have arguments.
     if (delta.tokenIds) for (const id of delta.tokenIds) this.tokenIds.push(id)
     if (delta.logprobs) for (const logprob of delta.logprobs) this.logprobs.push(logprob)
     if (delta.logprobsContent) for (const entry of delta.logprobsContent) this.logprobsContent.push(entry)
@@ -122,7 +123,7 @@ export function isCutByEngine(finishReason: string | null): boolean {
   return finishReason !== null && ENGINE_CUTS.has(finishReason)
 }
 
-/** Returns whether the completion was cut off. */
+/** Returns whether the completion was cut off, at its length or by the engine. */
 export function isCutOff(finishReason: string | null): boolean {
   return finishReason === 'length' || isCutByEngine(finishReason)
 }

@@ -1,7 +1,7 @@
 /**
- * The messages of a session's requests, stored as a tree: an agent sends with a request what it sent with the one
- * before it, and a little more. Within one tree two messages are the same object if and only if their content is equal
- * and they follow the same messages, so `===` means "the same conversation up to here".
+ * The messages of a session's requests, stored as a tree, because a request usually repeats the messages of the request
+ * before it and adds a few. Within one tree two messages are the same object if and only if their content is equal and
+ * they follow the same messages, so `===` means "the same conversation up to here".
  *
  * Data derived from a message is attached to it (see {@link SideTable}): it is computed once and freed with the
  * message.
@@ -11,14 +11,14 @@ import { type Attachable, createAttachmentSlots, SideTable } from '../../base/si
 import { appendJson, getChunks, type JsonList } from '../json/growable-json.ts'
 import type { ChatMessage } from './messages.ts'
 
-/** An immutable message. Its parents are all messages before it. */
+/** An immutable message. Its ancestors are the messages before it in the conversation. */
 export class Message implements Attachable {
   readonly parent: Message | undefined
   /** The number of messages up to and including this one. */
   readonly depth: number
   /** The attached values of side tables, each in its own slot. */
   readonly notes = createAttachmentSlots()
-  /** At least one of the two is set. */
+  /** At least one of JSON and value is set. */
   #json: string | undefined
   #value: ChatMessage | undefined
   /** Whether the JSON is what JSON.stringify returns for the value. */
@@ -37,13 +37,13 @@ export class Message implements Attachable {
     return this.#json ?? JSON.stringify(this.#value)
   }
 
-  /** The content as an object. @throws SyntaxError if the JSON of a record is invalid */
+  /** The content as an object. @throws SyntaxError if the JSON comes from the store and is invalid */
   get value(): ChatMessage {
     this.#value ??= JSON.parse(this.#json!) as ChatMessage
     return this.#value
   }
 
-  /** Releases the JSON and keeps the value. @returns whether there was JSON that can be serialized again */
+  /** Releases the JSON if it can be serialized again from the value. @returns whether it was released */
   releaseJson(): boolean {
     if (!this.#isWritten || this.#json === undefined) return false
     this.#json = undefined
@@ -51,12 +51,12 @@ export class Message implements Attachable {
   }
 }
 
-/** The measured size of a message without its text: its objects and the slots of side tables. */
+/** The measured size of a message in bytes, without its text: its objects and the slots of side tables. */
 const NODE_BYTES = 1_000
 
 /**
- * Returns the key that identifies a message's JSON among its siblings. Long texts are identified by 256 bits, which
- * makes collisions infeasible. No digest is an object of JSON.
+ * Returns the key that identifies a message's JSON among its siblings: the JSON itself if it is short, otherwise its
+ * SHA-256 digest. A digest cannot equal a short text, because base64 does not begin with `{`.
  */
 function getMessageKey(json: string): string {
   return json.length <= MAX_KEY_CHARS ? json : hash('sha256', json, 'base64')
@@ -69,17 +69,17 @@ function isKey(sent: string | ChatMessage): boolean {
 }
 
 /**
- * The messages that follow a message, by their keys and by the texts or objects they were last read from, which avoids
- * serializing those again. Nearly always there is one.
+ * The children of a message, by key, and by the text or object from which each was last added, so that a repeated
+ * object is not serialized again. There is nearly always one child, which needs no map.
  */
 class ChildMessages {
   #first: Message | undefined
   #firstKey = ''
-  #firstSent: string | ChatMessage | undefined
+  #firstSource: string | ChatMessage | undefined
   #others: Map<string | ChatMessage, Message> | undefined
 
   get(sent: string | ChatMessage): Message | undefined {
-    return sent === this.#firstSent || sent === this.#firstKey ? this.#first : this.#others?.get(sent)
+    return sent === this.#firstSource || sent === this.#firstKey ? this.#first : this.#others?.get(sent)
   }
 
   add(key: string, message: Message): void {
@@ -90,28 +90,31 @@ class ChildMessages {
     }
   }
 
-  /** Keeps one text or object per message: a client that repeats messages as new objects must not fill the memory. */
-  rememberForm(message: Message, sent: string | ChatMessage): void {
+  /**
+   * Stores the latest source of a message. Earlier ones are removed: a client that repeats messages as new objects must
+   * not fill the memory.
+   */
+  rememberSource(message: Message, sent: string | ChatMessage): void {
     if (message === this.#first) {
-      this.#firstSent = sent
+      this.#firstSource = sent
       return
     }
-    const before = lastSent.get(message)
-    // A short text is its own key, by which the message is found.
+    const before = latestSource.get(message)
+    // A short text is also the key of its message, so it is not removed.
     if (before !== undefined && !isKey(before)) this.#others!.delete(before)
     this.#others!.set(sent, message)
-    lastSent.attach(message, sent)
+    latestSource.attach(message, sent)
   }
 }
 
-const followingOf = new SideTable<Message, ChildMessages>()
+const childTable = new SideTable<Message, ChildMessages>()
 const jsonSoFar = new SideTable<Message, JsonList>()
-/** The source of each message that is not the first child of its parent. */
-const lastSent = new SideTable<Message, string | ChatMessage>()
+/** The latest source of each message that is not the first child of its parent. */
+const latestSource = new SideTable<Message, string | ChatMessage>()
 
 export class MessageTree {
   readonly #first = new ChildMessages()
-  /** The messages whose JSON was written during the latest request. */
+  /** The messages whose JSON was added since {@link releaseJson} was last invoked. */
   #withJson: Message[] = []
   #keepsJson = false
   #nodeBytes = 0
@@ -135,7 +138,7 @@ export class MessageTree {
     return this.#written
   }
 
-  /** The number of bytes of JSON written so far for {@link getJsonUpTo}. */
+  /** The number of bytes of JSON that {@link getJsonUpTo} has appended so far. */
   get encoded(): number {
     return this.#encoded
   }
@@ -149,13 +152,13 @@ export class MessageTree {
     this.releaseJson()
     let last: Message | undefined
     for (const value of values) {
-      const following = this.#getChildren(last)
-      last = following.get(value) ?? this.#addChild(following, last, value)
+      const children = this.#getChildren(last)
+      last = children.get(value) ?? this.#addChild(children, last, value)
     }
     return last
   }
 
-  /** Does the same as {@link addMessages} for messages that are JSON texts, as they are stored. */
+  /** Adds messages as {@link addMessages} does, from JSON texts as the store has them. It releases no JSON. */
   addMessageTexts(texts: readonly string[]): Message | undefined {
     let last: Message | undefined
     for (const text of texts) last = this.addMessageText(last, text)
@@ -164,11 +167,11 @@ export class MessageTree {
 
   /** Adds the message with the JSON `text` after `last`. @returns the message */
   addMessageText(last: Message | undefined, text: string): Message {
-    const following = this.#getChildren(last)
-    return following.get(text) ?? this.#addChild(following, last, text)
+    const children = this.#getChildren(last)
+    return children.get(text) ?? this.#addChild(children, last, text)
   }
 
-  /** Stops the release of JSON: every later request needs it. */
+  /** Stops the release of JSON, because every later request needs it. */
   keepJson(): void {
     this.#keepsJson = true
   }
@@ -185,7 +188,7 @@ export class MessageTree {
 
   /**
    * Returns all messages up to this one as JSON in UTF-8, separated by commas, in chunks that must not be modified.
-   * Later requests append to them; earlier text is neither written nor copied again.
+   * Later requests append to the chunks; earlier messages are not serialized again.
    */
   getJsonUpTo(last: Message): Buffer[] {
     const added = getMessagesBetween(undefined, last, (message) => jsonSoFar.get(message) !== undefined)
@@ -206,23 +209,23 @@ export class MessageTree {
 
   #getChildren(message: Message | undefined): ChildMessages {
     if (message === undefined) return this.#first
-    return followingOf.get(message) ?? followingOf.attach(message, new ChildMessages())
+    return childTable.get(message) ?? childTable.attach(message, new ChildMessages())
   }
 
-  #addChild(following: ChildMessages, parent: Message | undefined, sent: string | ChatMessage): Message {
+  #addChild(children: ChildMessages, parent: Message | undefined, sent: string | ChatMessage): Message {
     this.#written += 1
     const json = typeof sent === 'string' ? sent : JSON.stringify(sent)
     const key = getMessageKey(json)
-    let message = following.get(key)
+    let message = children.get(key)
     if (message === undefined) {
       message = new Message(parent, json, typeof sent === 'string' ? undefined : sent)
-      following.add(key, message)
+      children.add(key, message)
       this.#withJson.push(message)
       this.#nodeBytes += NODE_BYTES
       this.#jsonBytes += boundTextBytes(json)
       if (typeof sent !== 'string') this.#valueBytes += boundTextBytes(json)
     }
-    following.rememberForm(message, sent)
+    children.rememberSource(message, sent)
     return message
   }
 }

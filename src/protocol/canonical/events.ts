@@ -1,10 +1,10 @@
 /**
- * Generation events: what an engine reports while it serves one request, independent of engine, backend and the agent's
- * dialect. A generation is one `start`, any number of `delta` and one `end`, or it throws a ProxyError.
+ * Generation events: the reports of an engine while it serves one request, independent of engine, backend and the
+ * agent's dialect. A generation is one `start`, any number of `delta` and one `end`, or it throws a ProxyError.
  *
  * Events are pushed in batches (`readonly GenerationEvent[]`) from the engine's socket to the agent's. A batch contains
- * what one read of the engine's socket returned, so that a fast engine costs one write to the agent per read and not one
- * per token.
+ * the events of one read of the engine's socket, so that a fast engine causes one write to the agent per read and not
+ * one per token.
  */
 import type { TokenData } from '../token-data/token-data.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
@@ -13,14 +13,14 @@ import type { TokenLogprob, ToolCallDelta, Usage } from './messages.ts'
 /** The `engine` of a {@link GenerationStart} for responses that the proxy generates itself. */
 export const NO_ENGINE = 'none'
 
-/** The event that an engine accepted the request. */
+/** The first event: an engine has accepted the request. */
 export interface GenerationStart {
   type: 'start'
   /** The recorded name of the engine: its URL without credentials, `embedded`, or `worker-id/url`. */
   engine: string
   /** The model name that the engine reports. */
   model?: string | undefined
-  /** The prompt's token ids as the engine reports them, otherwise those it was sent. */
+  /** The prompt's token ids as the engine reports them, otherwise those that were sent to it. */
   promptTokenIds?: PromptIds | undefined
   /** One more than the model's highest token id; absent if unknown. */
   vocabularySize?: number
@@ -54,20 +54,20 @@ export interface GenerationDelta {
    * ids.
    */
   tokenIds?: number[]
-  /** The natural-log probability of each of `tokenIds`. A correct engine sends equal lengths. NaN: not reported. */
+  /** The natural-log probability of each of `tokenIds`. A correct engine sends one for each id. NaN: not reported. */
   logprobs?: number[]
   /** The engine's own entries with text and alternatives; set only if the agent requested logprobs. */
   logprobsContent?: TokenLogprob[]
   /** Other token data per token of `tokenIds` or of the completion; see {@link TokenData}. Set only if requested. */
   details?: TokenData | undefined
-  /** Fields of the engine's message that have no name here; they are forwarded unchanged. */
+  /** Fields of the engine's message that are not defined here; they are forwarded unchanged. */
   extra?: Record<string, unknown>
 }
 
-/** The event that the completion is finished. */
+/** The last event: the completion is finished. */
 export interface GenerationEnd {
   type: 'end'
-  /** One of OpenAI's finish reasons (`stop`, `length`, `tool_calls`, `content_filter`) or another one of the engine. */
+  /** A finish reason of OpenAI (`stop`, `length`, `tool_calls`, `content_filter`), or one that only this engine has. */
   finishReason: string
   /** The stop string or stop token id that ended it, if the engine reports it. */
   stopReason?: string | number | null | undefined
@@ -83,13 +83,13 @@ export interface GenerationEnd {
 
 export type GenerationEvent = GenerationStart | GenerationDelta | GenerationEnd
 
-/** Receives the events of a generation, in order. */
+/** A receiver of the events of a generation, in order. */
 export interface EventSink {
   /**
-   * Receives a batch. The writer stops reading until a returned promise has resolved, and writes nothing meanwhile: the
-   * agent's back-pressure reaches the engine this way.
-   * @returns undefined if the sink accepts the next batch at once
-   * @throws an error, as may the promise; it ends the generation, and the engine's work is cancelled
+   * Receives a batch. The caller reads no further events until a returned promise has resolved, so that the agent's
+   * backpressure reaches the engine.
+   * @returns undefined if the sink accepts the next batch immediately
+   * @throws an error that ends the generation and cancels the engine request; the promise may reject with one, too
    */
   write(events: readonly GenerationEvent[]): Promise<void> | undefined
 }

@@ -9,7 +9,7 @@ import type { ChatMessage } from './messages.ts'
 /** The ids before and after an image's tokens. */
 export type ImageDelimiters = readonly [number, number]
 
-/** The image tokens of a prompt of token ids. */
+/** The tokens of a prompt that represent its images. */
 export interface PromptImages {
   /** The placeholder token that the prompt repeats once for each of an image's tokens. */
   readonly tokenId: number
@@ -68,8 +68,8 @@ export function findImageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages
 
 /**
  * Returns the ids with one placeholder for each image.
- * @param edges ids to omit around each image, for an engine whose processor of the model adds them itself
- * @throws RangeError as {@link findImageRuns}, and if an image has other edges
+ * @param edges ids to omit around each image, for an engine that adds them itself
+ * @throws RangeError as {@link findImageRuns} does, and if an image does not have these edges
  */
 export function collapseImages(ids: Int32Array, images: PromptImages, edges?: ImageDelimiters): Int32Array {
   const parts: Int32Array[] = []
@@ -92,14 +92,14 @@ export function computeImageDigest(bytes: Uint8Array): string {
   return hash('sha256', bytes, 'hex')
 }
 
-/** Longest accepted prefix before the data. */
+/** The maximum length of a `data:` URL before its data. */
 const MAX_HEAD_CHARS = 1_000
 
 const DATA_URL = /^data:([\w.+-]+\/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*;base64,/i
 
 /** Splits a base64 `data:` URL. @returns undefined for any other URL */
 export function splitDataUrl(url: string): { mediaType: string; base64: string } | undefined {
-  // The regular expression backtracks on a stack of limited size.
+  // Only the beginning is matched: the regular expression backtracks on a stack of limited size.
   const head = DATA_URL.exec(url.slice(0, MAX_HEAD_CHARS))
   if (head === null) return undefined
   return {

@@ -1,6 +1,6 @@
 /**
- * Canonical messages: OpenAI chat messages with the extensions that LiteLLM and vLLM share. Every dialect is converted
- * to them; the store keeps them; engines receive them.
+ * Canonical messages: OpenAI chat messages with the extensions that LiteLLM and vLLM share. Requests of all dialects
+ * are converted to them; the store records them, and engines receive them.
  */
 import type {
   ChatCompletionMessageFunctionToolCall,
@@ -10,7 +10,10 @@ import type {
 } from 'openai/resources/chat/completions'
 import type { CompletionUsage } from 'openai/resources/completions'
 
-/** A message as an agent sends it, plus the reasoning that reasoning models echo. Unknown fields are kept. */
+/**
+ * A message as an agent sends it, with the reasoning that agents of reasoning models echo. Unknown fields are
+ * preserved.
+ */
 export type ChatMessage = ChatCompletionMessageParam & {
   reasoning_content?: string | null
   provider_specific_fields?: Record<string, unknown> | null

@@ -1,19 +1,23 @@
 /**
- * Numbers of a request as they were written. A prompt shows tools and tool-call arguments to the model as Python
- * serializes them: `1000.0` differs from `1000`, and 9007199254740993 keeps its last digit. JavaScript's numbers
- * preserve neither, so in the parts that prompts show such numbers are kept as raw JSON, which `JSON.stringify` writes
- * unchanged. So are integers that engines read with 64 bits, such as seeds, and bounds of schemas.
+ * Preserves numbers of a request as they were written. Prompts contain tools and tool-call arguments as Python
+ * serializes them: `1000.0` differs from `1000`, and 9007199254740993 keeps its last digit. JavaScript numbers preserve
+ * neither. In the parts of a request that prompts contain, such numbers are therefore stored as raw JSON, which
+ * `JSON.stringify` writes unchanged. The same applies to integers that engines read as 64-bit integers, such as seeds,
+ * and to bounds in schemas.
  */
 import { MAX_NESTING } from '../json/json-weight.ts'
 import type { Tool } from './messages.ts'
 
-/** TypeScript does not declare these yet: https://github.com/tc39/proposal-json-parse-with-source */
+/**
+ * The functions of `JSON` that TypeScript does not declare yet: https://github.com/tc39/proposal-json-parse-with-source
+ */
 interface JsonWithSource {
   parse(text: string, revive: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
   rawJSON(text: string): RawNumber
   isRawJSON(value: unknown): value is RawNumber
 }
 
+/** A number as raw JSON, the result of `JSON.rawJSON`. */
 export interface RawNumber {
   readonly rawJSON: string
 }
@@ -25,13 +29,13 @@ const json = JSON as unknown as JsonWithSource
  */
 const MAY_BE_RAW = /(?:^|[\s:,[])(?:-?(?:\d+[.eE]|\d{16})|-0)/
 
-/** Matches text that may contain an integer with more digits than a JavaScript number keeps. */
+/** Matches text that may contain an integer with more digits than a JavaScript number represents. */
 const MAY_BE_LARGE = /(?:^|[\s:,[])-?\d{16}/
 const INTEGER = /^-?\d+$/
 
 /**
- * The most characters of one request that are parsed with source texts, which takes ten times as long: 0.1 s for this
- * many if all are numbers. No tools that fit into a context are as long.
+ * The maximum number of characters of a request that are parsed with source texts, which takes ten times as long: 0.1 s
+ * for this many if all are numbers. No tools that fit into a context are as long.
  */
 export const MAX_NUMBER_LENGTH = 512 * 1024
 
@@ -87,14 +91,17 @@ export const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
 /** The fields that a template receives besides the conversation and its tools. */
 export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'documents']
 
-/** The fields that engines read with 64 bits, or that contain a schema or engine-specific fields. */
+/** The fields that engines read as 64-bit integers, or that contain a schema or engine-specific fields. */
 export const INTEGER_FIELDS: readonly string[] = [
   ...['seed', 'sampling_seed', 'priority', 'sampling_params', 'generationConfig', 'generation_config'],
   ...['response_format', 'text', 'output_config', 'output_format', 'structured_outputs', 'guided_json'],
   ...['vllm_xargs', 'custom_params', 'extra_body'],
 ]
 
-/** The limits and counts, at any depth: the proxy computes with them, and no context is as long. */
+/**
+ * Limits and counts, at any depth. They stay numbers, because the proxy computes with them; no context is long enough
+ * for values that would be rounded.
+ */
 const READ_FIELDS: ReadonlySet<string> = new Set([
   ...['n', 'max_tokens', 'max_completion_tokens', 'maxOutputTokens', 'max_output_tokens', 'min_tokens'],
   ...['top_k', 'topK', 'candidateCount', 'candidate_count', 'thinkingBudget', 'thinking_budget'],
@@ -115,7 +122,7 @@ export function parseBody(text: string): unknown {
 
 /** Replaces the integers of {@link INTEGER_FIELDS} by those of the text. @param value the result of JSON.parse */
 export function keepIntegers(value: unknown, text: string): void {
-  // Digits in a conversation are not worth parsing the text again.
+  // The long digits may be in the conversation only; then the text is not parsed again.
   if (!isObject(value) || !MAY_BE_LARGE.test(text)) return
   if (!hasRoundedField(value) && !(isObject(value.body) && hasRoundedField(value.body))) return
   const exact = getLargeIntegers(text)
@@ -161,7 +168,7 @@ export function parseRequest(text: string): unknown {
 }
 
 /**
- * Does the same for one element of the conversation that has already been parsed.
+ * Keeps the numbers of one parsed element of the conversation, as {@link parseRequest} does.
  * @param element is modified
  * @param text its JSON
  * @param left number of characters of the request that may still be parsed with source texts
@@ -183,18 +190,25 @@ export function mayContainNumbersToKeep(text: string): boolean {
   return text.includes('"tools"') || text.includes('"tool_use"') || OTHER_VALUES.test(text)
 }
 
-/** Parses a text with raw numbers. @returns undefined if it has none, or is nested too deeply for the stack */
+/**
+ * Parses a text with raw numbers.
+ * @returns undefined if it has none, is too long, or is nested too deeply for the stack
+ */
 function getRawValue(text: string): unknown {
   return MAY_BE_RAW.test(text) ? parseWithSource(text, () => true) : undefined
 }
 
-/** Parses a text with raw integers. @returns undefined as {@link getRawValue} */
+/** Parses a text with raw integers. @returns undefined in the same cases as {@link getRawValue} */
 function getLargeIntegers(text: string): unknown {
   const isKept = (key: string, source: string) => INTEGER.test(source) && !READ_FIELDS.has(key)
   return MAY_BE_LARGE.test(text) ? parseWithSource(text, isKept) : undefined
 }
 
-/** @param isKept whether to keep a number that JavaScript would write differently as raw JSON */
+/**
+ * Parses a text.
+ * @param isKept returns whether a number that JavaScript would write differently becomes raw JSON
+ * @returns undefined if the text is too long, or nested too deeply for the stack
+ */
 function parseWithSource(text: string, isKept: (key: string, source: string) => boolean): unknown {
   if (text.length > MAX_NUMBER_LENGTH) return undefined
   try {

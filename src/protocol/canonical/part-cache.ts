@@ -1,6 +1,6 @@
 /**
- * A cache of the large parts of a session's requests other than its list: system prompts, tools, a body within a body.
- * A part that repeats byte for byte is not parsed again.
+ * A cache of the large parts of a session's requests other than the list of messages: system prompts, tools, the `body`
+ * of a request to a worker. A part that repeats byte for byte is not parsed again.
  */
 import { findValueEnd } from '../json/json-list.ts'
 import { isNestedTooDeeply, type JsonWeight, MAX_NESTING, weigh } from '../json/json-weight.ts'
@@ -13,29 +13,31 @@ import {
   TEMPLATE_FIELDS,
 } from './number-texts.ts'
 
-/** The fields that templates show, in which each number is kept as written. */
+/** The fields that templates render, in which each number is kept as written. */
 const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]
 
 /** Shorter texts take negligible time to parse. */
 const MIN_TEXT_BYTES = 256
 
-/** Longer parts are identified by their tags. */
+/** Parts of this size or longer are identified by their tags. */
 const MIN_TAGGED_BYTES = 4 * 1024
 
-/** The size of a part without its JSON and its value. */
+/** The size of a cache entry in bytes, without its JSON and its value. */
 const PART_BYTES = 300
 
-/** Limits agents that keep sending new fields. */
+/** The maximum number of cached fields, for agents that send other fields with each request. */
 const MAX_FIELDS = 64
 
-/** The number of values kept for one field: each conversation has its own system prompt and tools. */
+/** The maximum number of values cached for one field: each conversation has its own system prompt and tools. */
 export const MAX_PARTS = 16
 
 /**
- * The fields whose long texts alternate. Any other long text is a prompt, which repeats only with the whole request.
+ * The fields of which several long texts are cached, because they alternate between conversations. A long text in any
+ * other field is a prompt, which repeats only if the complete request does.
  */
 const REPEATED_TEXTS: readonly string[] = ['system', 'instructions']
 
+/** A parsed part of a request. */
 interface PartValue {
   readonly value: unknown
   readonly weight: JsonWeight
@@ -61,7 +63,7 @@ export class PartCache {
   readonly #parts = new Map<string, PartEntry[]>()
   #bytes = 0
 
-  /** The memory of the parts in bytes: their values and what is derived from them. */
+  /** The approximate memory of the parts in bytes. */
   get bytes(): number {
     return this.#bytes
   }
@@ -99,12 +101,15 @@ function getParser(field: string): (text: string) => unknown {
   return INTEGER_FIELDS.includes(field) ? parseKeepingIntegers : JSON.parse
 }
 
-/** Objects are always cached, so that whatever is derived from one is derived once. */
+/** Returns whether a part is cached. Objects always are, so that values derived from them are computed once. */
 function isCacheable({ length, value }: PartValue): boolean {
   return typeof value === 'string' ? length >= MIN_TEXT_BYTES : typeof value === 'object' && value !== null
 }
 
-/** Copies the bytes of a short part: an entry must not keep the rest of the request in memory. */
+/**
+ * Creates an entry. The bytes of a short part are copied, so that the entry does not keep the complete request in
+ * memory.
+ */
 function createEntry(part: PartValue, json: Buffer): PartEntry {
   const isShort = json.length < MIN_TAGGED_BYTES
   return { ...part, json: isShort ? copyBytes(json) : undefined, tag: isShort ? '' : computeSecretTag(json) }
@@ -125,7 +130,7 @@ function parsePart(json: Buffer, parse: (text: string) => unknown, add: WeightCo
   return { weight, length: json.length, value: parse(json.toString()) }
 }
 
-/** Copies bytes into a buffer of their own. `Buffer.from` may allocate from a larger, shared one. */
+/** Copies bytes into a separate buffer. `Buffer.from` may allocate from a larger, shared one. */
 function copyBytes(json: Buffer): Buffer {
   const copy = Buffer.allocUnsafeSlow(json.length)
   json.copy(copy)

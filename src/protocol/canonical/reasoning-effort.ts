@@ -1,5 +1,5 @@
 /**
- * Reasoning efforts: the names that APIs define, which of them a model accepts, and the value that replaces one that it
+ * Reasoning efforts: the names that APIs define, the ones that a model accepts, and the replacement of one that it
  * rejects. Each chat template has its own set: Qwen3.8 accepts low, medium and xhigh and raises an error for anything
  * else, Kimi K3 and GLM 5.2 accept low, high and max, gpt-oss accepts low, medium and high.
  */
@@ -9,7 +9,7 @@ import type { ChatBody } from './request.ts'
 /** Efforts from the least to the most reasoning. `none` is not one of them: it disables reasoning. */
 export const EFFORT_LEVELS = ['minimal', 'low', 'medium', 'high', 'xhigh', 'max'] as const
 
-/** Every effort that can be adapted. Other values (a number, `no_think`) are a model's own, and are never changed. */
+/** Every effort that can be adapted. Other values (a number, `no_think`) are specific to a model and never changed. */
 export const REASONING_EFFORTS: readonly string[] = ['none', ...EFFORT_LEVELS]
 
 /** The reasoning efforts that a model supports. */
@@ -117,8 +117,8 @@ function withEffort<Body extends EffortFields>(body: Body, effort: string | unde
 
 /**
  * Returns the variables that a request passes to its chat template, as vLLM does (`build_chat_params` of
- * `vllm/entrypoints/openai/chat_completion/protocol.py`): the effort under its own name, overriding the other
- * variables, and as the switch that some templates have instead, unless the variables set it.
+ * `vllm/entrypoints/openai/chat_completion/protocol.py`): the effort as `reasoning_effort`, which overrides a variable
+ * of this name, and as `enable_thinking`, the switch that some templates have instead, unless the variables set it.
  */
 export function readTemplateVariables(body: EffortFields): Record<string, unknown> | undefined {
   const { chat_template_kwargs: kwargs, reasoning_effort: effort } = body
@@ -139,7 +139,7 @@ const MAX_MESSAGE_CHARS = 2_000
  * An error that names at least two other levels lists the accepted ones. `none` is excluded: models with a thinking
  * switch accept it without listing it.
  * @param sent the effort that the engine was sent
- * @returns the rejected efforts; undefined if the error is about something else
+ * @returns the rejected efforts; undefined if the error has another cause
  */
 export function parseEffortRejection(
   message: string,

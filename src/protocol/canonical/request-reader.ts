@@ -1,14 +1,14 @@
 /**
- * Parses the requests of one session as `JSON.parse` does, except for numbers that prompts show as they were written
- * (see `number-texts.ts`). An agent sends its whole conversation with every request, serialized identically each time:
- * what a list of messages repeats byte for byte from an earlier list is not parsed again, nor is any other large part
- * that repeats. Comparing takes a hundredth of the time.
+ * Parses the requests of one session as `JSON.parse` does, except that numbers in parts that prompts contain are kept
+ * as written (see `number-texts.ts`). An agent sends its whole conversation with every request, serialized identically
+ * each time: elements of a list of messages that repeat an earlier list byte for byte are not parsed again, nor are
+ * other large parts that repeat. Comparing takes a hundredth of the time of parsing.
  *
  * Repeated values are the same objects as before and must not be modified. An element is the same object as before only
  * if everything before it in the list is, too.
  */
 import { LruCache } from '../../base/lru-cache.ts'
-import { findElements, findStringEnd, LETTERS, skipSpace } from '../json/json-list.ts'
+import { DELIMITERS, findElements, findStringEnd, skipSpace } from '../json/json-list.ts'
 import {
   addWeights,
   isNestedTooDeeply,
@@ -28,8 +28,8 @@ import {
 import { MAX_PARTS, PartCache, type WeightCounter } from './part-cache.ts'
 
 /**
- * Shorter requests take negligible time to parse. They are read in parts only if a list's JSON is not in canonical
- * form.
+ * Shorter requests take negligible time to parse. They are read in parts only if the JSON of their list is requested
+ * and is not in canonical form.
  */
 const MIN_BYTES = 4 * 1024
 
@@ -39,7 +39,10 @@ const MESSAGES = '"messages":'
 /** The measured size of a value in a list, without the bytes of its JSON. */
 const NODE_BYTES = 64
 
-/** The number of concurrent conversations of one session: those of an agent and its helpers. */
+/**
+ * The maximum number of cached lists, one for each concurrent conversation of a session: those of an agent and its
+ * sub-agents.
+ */
 const MAX_LISTS = 16
 
 /** The content of a request body, and how much of it is new in its session. */
@@ -47,23 +50,28 @@ export interface BodyContent {
   readonly value: unknown
   /** The number of objects, lists and members that no earlier request had. */
   readonly newNodes: number
-  /** Set for a request that was read in parts. None of them is nested too deeply. */
+  /**
+   * The request's list of messages. Absent: there is none, or the request was parsed as a whole without checking its
+   * nesting.
+   */
   readonly list?: ListContent
 }
 
+/** The elements of a list, and their JSON. */
 interface ListContent {
   readonly elements: readonly unknown[]
   /** Their JSON as received, separated by commas and without brackets; undefined unless requested. */
   readonly json: Buffer | undefined
 }
 
-/** Derives a value from a part of a request, once for all requests that repeat the part. */
+/** A cache of values derived from parts of requests: each is computed once for all requests that repeat the part. */
 export interface PartMemo {
   /**
    * Returns the value that `step` derives from `part`, computing it on the first request only.
    * @param step the same function each time; an error that it throws is not cached
    * @param part an object of the request, or one of few texts
-   * @param context further arguments of the step; determined by the part, and for an element by all before it
+   * @param context further arguments of the step, which the part determines, for an element of a list together with the
+   *   elements before it
    */
   computeOnce<Part extends object | string, Context extends unknown[], Made>(
     step: (part: Part, ...context: Context) => Made,
@@ -86,17 +94,22 @@ interface ListCacheEntry {
   readonly weights: readonly JsonWeight[]
 }
 
-/** Checks the weight of a request, as far as known, before that part is parsed. It throws if the weight is too high. */
+/**
+ * A function that checks the weight of a request up to and including a part, before that part is parsed. It throws if
+ * the weight is too high.
+ */
 export type WeightCheck = (weight: JsonWeight) => void
 
 /** The values that a step derived from objects or from texts. */
 type DerivedValues = Pick<WeakMap<never, unknown>, 'get' | 'set'> | LruCache<never, unknown>
 
-const NOTHING: ListCacheEntry = { elements: [], ends: [], weights: [], bytes: DigestPrefix.NONE }
+const EMPTY_LIST: ListCacheEntry = { elements: [], ends: [], weights: [], bytes: DigestPrefix.NONE }
 
-/** Options for data of a request other than its value. */
+/** Options of {@link RequestReader.read}. */
 export interface RequestReaderOptions {
-  /** Whether to return {@link ListContent.json}. Such lists are kept as received; of others only a digest is kept. */
+  /**
+   * Whether to return {@link ListContent.json}. The JSON of such lists is stored; for others only a digest is stored.
+   */
   listJson?: boolean
 }
 
@@ -167,7 +180,8 @@ export class RequestReader implements PartMemo {
   }
 
   /**
-   * Parses a request in parts. @returns undefined for text that the whole-text parser must handle, whether valid or not
+   * Parses a request in parts.
+   * @returns undefined if it must be parsed as a whole, for instance because it is invalid
    */
   #readParts(json: Buffer, admit: WeightCheck, options: RequestReaderOptions): BodyContent | undefined {
     try {
@@ -190,19 +204,20 @@ export class RequestReader implements PartMemo {
     let list: ListCacheEntry | undefined
     let elements: readonly unknown[] = []
     let offset = skipSpace(json, 0)
-    if (json[offset] !== LETTERS.object) return undefined
+    if (json[offset] !== DELIMITERS.object) return undefined
     do {
       const key = skipSpace(json, offset + 1)
-      if (json[key] !== LETTERS.quote) return undefined
+      if (json[key] !== DELIMITERS.quote) return undefined
       const keyEnd = findStringEnd(json, key)
       const colon = skipSpace(json, keyEnd)
-      if (json[colon] !== LETTERS.colon) return undefined
+      if (json[colon] !== DELIMITERS.colon) return undefined
       const name: unknown = JSON.parse(json.toString('utf8', key, keyEnd))
       const start = skipSpace(json, colon + 1)
-      // For a duplicate field the last value counts, at the position of the first.
+      // A duplicate field has its last value at its first position in `JSON.parse`, so the request is parsed as a
+      // whole.
       if (typeof name !== 'string' || members.has(name)) return undefined
       add({ nodes: 1, commas: members.size === 0 ? 0 : 1, widest: members.size + 1 })
-      if (list === undefined && json[start] === LETTERS.list && LIST_FIELDS.includes(name)) {
+      if (list === undefined && json[start] === DELIMITERS.list && LIST_FIELDS.includes(name)) {
         const found = this.#readList(json, start + 1, add, options)
         if (found === undefined) return undefined
         list = found.list
@@ -217,8 +232,8 @@ export class RequestReader implements PartMemo {
         offset = start + part.length
       }
       offset = skipSpace(json, offset)
-    } while (json[offset] === LETTERS.comma)
-    const isComplete = json[offset] === LETTERS.objectEnd && skipSpace(json, offset + 1) === json.length
+    } while (json[offset] === DELIMITERS.comma)
+    const isComplete = json[offset] === DELIMITERS.objectEnd && skipSpace(json, offset + 1) === json.length
     if (!isComplete || list?.ends.length === 0) return undefined
     const value = Object.fromEntries(members)
     if (list === undefined) return { value, newNodes }
@@ -233,20 +248,20 @@ export class RequestReader implements PartMemo {
     options: RequestReaderOptions,
   ): { list: ListCacheEntry; close: number } | undefined {
     const { index, shared, sharedBytes } = this.#findLongestShared(json.subarray(start))
-    const goesOn = shared.ends.length > 0
+    const afterElement = shared.ends.length > 0
     const from = start + (shared.ends.at(-1) ?? 0)
-    const found = findElements(json, from, goesOn)
+    const found = findElements(json, from, afterElement)
     if (found === undefined) return undefined
     const ends = [...shared.ends, ...found.ends.map((end) => end - start)]
     if (ends.length > 0) {
       const known = shared.weights.at(-1)
-      // Weigh all new bytes at once: a request that is rejected has not been weighed element by element.
+      // Weighs all new bytes in one pass before the elements, so that a rejected request takes one pass only.
       const weight = addWeights(known ?? WEIGHTLESS, weigh(json.subarray(from, found.close)))
       add(addWeights({ nodes: 1, commas: 0, widest: 0 }, weight), known)
     }
     const weights = measureElements(json.subarray(start, found.close), ends, shared.weights)
     const more = json.toString('utf8', from, found.close)
-    const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
+    const added: unknown[] = JSON.parse(`[${afterElement ? more.slice(more.indexOf(',') + 1) : more}]`)
     if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
     if (mayContainNumbersToKeep(more)) {
       let left = MAX_NUMBER_LENGTH
@@ -272,7 +287,8 @@ export class RequestReader implements PartMemo {
   }
 
   /**
-   * Returns the known list with the longest common prefix, what the two share, and a lower bound of the common bytes.
+   * Finds the cached list with the longest common prefix.
+   * @returns its index, the elements that both lists share, and a lower bound of the number of common bytes
    * @param json from the first byte of the list's content on
    */
   #findLongestShared(json: Buffer): {
@@ -286,11 +302,11 @@ export class RequestReader implements PartMemo {
       const count =
         sharedBytes === bytes.length ? ends.length : ends.findLastIndex((end) => end <= sharedBytes) + 1
       if (count > best.count) best = { index, count, sharedBytes }
-      // The known list matches completely: a search for a longer match is not worth the time.
+      // The search ends at a complete match: a longer one is not worth the time.
       if (sharedBytes === bytes.length) break
     }
     const { index, count, sharedBytes } = best
-    if (count === 0) return { index, shared: NOTHING, sharedBytes: 0 }
+    if (count === 0) return { index, shared: EMPTY_LIST, sharedBytes: 0 }
     const { bytes, ends, weights, elements } = this.#lists[index]!
     const first = <Each>(all: readonly Each[]) => all.slice(0, count)
     const shared = { bytes, ends: first(ends), weights: first(weights), elements: first(elements) }
@@ -298,8 +314,8 @@ export class RequestReader implements PartMemo {
   }
 
   /**
-   * Replaces the list that this one extends. A list that shares less than half of another one is a separate
-   * conversation.
+   * Caches a list, in place of the one that it extends. If it shares less than half of that one, it is a separate
+   * conversation, and both are cached.
    */
   #remember(list: ListCacheEntry, index: number, shared: ListCacheEntry): void {
     if (list.ends.length === 0) return
@@ -317,8 +333,8 @@ function readComplete(json: Buffer, admit: WeightCheck, text = json.toString()):
 }
 
 /**
- * Reads a request as a whole, with its list of messages if that JSON is what JSON.stringify writes, as most clients'
- * is.
+ * Parses a short request as a whole, and returns its list of messages with its JSON.
+ * @returns undefined unless the list is serialized as by `JSON.stringify`, as most clients do
  */
 function readAsWritten(json: Buffer, admit: WeightCheck): BodyContent | undefined {
   const text = json.toString()
@@ -332,7 +348,10 @@ function readAsWritten(json: Buffer, admit: WeightCheck): BodyContent | undefine
   return isSame ? { ...read, list: { elements, json: Buffer.from(list.slice(1, -1)) } } : undefined
 }
 
-/** @param sharedBytes lower bound of the number of bytes of the list that are known */
+/**
+ * Returns the verified prefix for a list, which extends a known one if possible.
+ * @param sharedBytes lower bound of the number of bytes of the list that are known
+ */
 function verifyPrefix(
   known: VerifiedPrefix,
   list: Buffer,
@@ -348,7 +367,7 @@ function getFullBytes({ bytes }: ListCacheEntry, { listJson }: RequestReaderOpti
   return listJson === true && bytes instanceof BytePrefix ? bytes.whole : undefined
 }
 
-/** @param known weights of the first elements */
+/** Returns the cumulative weights of the elements. @param known the cumulative weights of the first elements */
 function measureElements(list: Buffer, ends: readonly number[], known: readonly JsonWeight[]): JsonWeight[] {
   const weights = [...known]
   for (let index = weights.length; index < ends.length; index += 1) {
@@ -358,7 +377,10 @@ function measureElements(list: Buffer, ends: readonly number[], known: readonly 
   return weights
 }
 
-/** @param from offset of the byte after the previous element, or after the opening bracket */
+/**
+ * Returns the JSON of an element.
+ * @param from offset of the byte after the previous element, or after the opening bracket
+ */
 function readElementText(json: Buffer, from: number, to: number): string {
   const text = json.toString('utf8', from, to)
   return text.trimStart().replace(/^,/, '')

@@ -35,7 +35,7 @@ export interface SamplingFields {
 export interface ChatBody extends SamplingFields {
   messages: ChatMessage[]
   tools?: Tool[] | null
-  /** Whether the agent requests logprobs, as it sent the field. Recording never depends on it. */
+  /** The field as the agent sent it: whether it requests logprobs. Recording never depends on it. */
   logprobs?: boolean | null
   top_logprobs?: number | null
 }
@@ -52,8 +52,8 @@ interface CanonicalChat {
   kind: 'chat'
   body: ChatBody
   /**
-   * Token mode: rejects a prompt that leaves no room for a completion with an error that makes agents of this dialect
-   * shorten their conversation. Otherwise the completion is empty and ends with `length`.
+   * Token mode: whether a prompt that leaves no room for a completion fails, with an error that makes agents of this
+   * dialect shorten their conversation. Absent: the completion is empty and ends with `length`.
    */
   rejectOverlong?: boolean
 }
@@ -68,7 +68,7 @@ export type GenerationRequest = CanonicalRequest & {
   sessionId: string
   /** The sub-agent that sent the request, as declared by the client; absent: none, or undeclared. */
   subagent?: string | undefined
-  /** Whether events arrive as the engine samples (true) or all at once when it has finished. */
+  /** Whether events arrive as the engine samples (true) or in one batch when it has finished. */
   stream: boolean
   /** The token data to capture beyond ids and logprobs; absent: none. */
   record?: CaptureOptions | undefined
@@ -77,9 +77,12 @@ export type GenerationRequest = CanonicalRequest & {
    * none.
    */
   expertsStart?: number
-  /** The request of which this is one of several choices with the same prompt. Absent: it is the only one. */
+  /** The id of the request of which this is one of several choices with the same prompt. Absent: it is the only one. */
   choiceOf?: string | undefined
-  /** Requires an engine that lists the body's model: any other one would sample with other weights. */
+  /**
+   * Whether only an engine that lists the body's model may serve the request: any other engine would sample with other
+   * weights.
+   */
   mustServe?: boolean | undefined
   /**
    * The weights that sampled the first part of this response: an engine with older ones must not serve the rest. Absent:
@@ -111,9 +114,9 @@ export type GenerationRequest = CanonicalRequest & {
    * forced tool call has a JSON schema as its `response_format`.
    */
   callFormat?: string
-  /** With `promptTokenIds`: the model may reason first, because its template has not closed the reasoning already. */
+  /** With `promptTokenIds`: whether the model may reason first: the template has not closed the reasoning. */
   mayReason?: boolean
-  /** With `promptTokenIds`: which of them represent the images of the body's messages. Absent: there are none. */
+  /** With `promptTokenIds`: the tokens that represent the images of the body's messages. Absent: there are none. */
   images?: PromptImages
   /**
    * Called before the request is dispatched to an engine or worker, once per attempt; not called while it is queued.
@@ -121,9 +124,9 @@ export type GenerationRequest = CanonicalRequest & {
   onDispatched?(): void
   /** The session's known prompts as engines read and write them. */
   promptLists?: PromptLists
-  /** The log of its steps; absent: not logged. */
+  /** The log of the request's steps; absent: not logged. */
   log?: GenerationLog | undefined
-  /** The tracer of its steps; absent: not traced. */
+  /** The spans of the request's steps; absent: not traced. */
   spans?: TurnSpans | undefined
   /** The parent span, sent to the engine in the header of this name (W3C Trace Context). */
   traceparent?: string

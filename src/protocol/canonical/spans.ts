@@ -1,10 +1,8 @@
-/**
- * The interface through which a request reports its progress to tracing. Without tracing none of these objects exists.
- */
+/** The interface through which a request reports its progress to tracing. No object is created without tracing. */
 import type { Message } from './conversation.ts'
 
 export interface RequestTracer {
-  begin(call: IncomingRequest): RequestSpan
+  begin(request: IncomingRequest): RequestSpan
 }
 
 /** A request of an agent on arrival. */
@@ -24,9 +22,9 @@ export interface IncomingRequest {
   readonly ageMs: number
 }
 
-/** A request from the agent's point of view. */
+/** The span of a request, from its arrival until its last byte was sent. */
 export interface RequestSpan {
-  /** Reports that the request becomes a turn; one with several choices becomes more than one. */
+  /** Reports a turn of the request; a request with several choices has one for each. */
   startTurn(turn: TurnStart): TurnSpans
   /** Reports the turn whose response the request receives: a new one, or that of its original attempt. */
   reportTurn(turnId: string): void
@@ -44,7 +42,7 @@ export interface TurnStart {
   readonly lastMessage: Message | undefined
   /** JSON text; null: there are none. */
   readonly tools: string | null
-  /** For a completion: texts that form the prompt's JSON without its last character when joined. */
+  /** For a completion: the prompt's JSON in chunks, without its last character. */
   readonly promptPieces: readonly string[]
 }
 
@@ -71,6 +69,6 @@ export interface OpenSpan {
 }
 
 export interface EngineRequestSpan extends OpenSpan {
-  /** Identifies this span to the engine, in the header of this name. */
+  /** The value of the header `traceparent`, which identifies this span to the engine. */
   readonly traceparent: string
 }

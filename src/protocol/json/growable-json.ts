@@ -3,7 +3,7 @@
  * already has a successor starts a new chunk, so that returned chunks are immutable.
  */
 
-/** A list up to and including one of its elements: the chunk that contains it, and through that the chunks before. */
+/** A list up to and including one of its elements: the chunk with the element, which links to the chunks before it. */
 export interface JsonList {
   readonly chunk: JsonChunk
   /** The offset of the byte after the element. */
@@ -12,15 +12,16 @@ export interface JsonList {
 
 const MIN_CAPACITY = 1024
 /**
- * An eighth is spare: each byte is copied about eight times while a list grows, which takes less time than reading it
- * did.
+ * A buffer grows to an eighth more than it needs, so that each byte is copied about eight times while a list grows.
+ * That takes less time than reading the byte from the socket did.
  */
 const SPARE_SHIFT = 3
 const COMMA = Buffer.from(',')
 const NOTHING = Buffer.alloc(0)
 
 /**
- * Appends the JSON of one or more elements, separated by commas. @returns the list up to and including the last of them
+ * Appends the JSON of one or more elements, separated by commas.
+ * @returns the list up to and including the last of them
  */
 export function appendJson(before: JsonList | undefined, json: string | Buffer): JsonList {
   const chunk =
@@ -93,7 +94,7 @@ export class GrowableBuffer {
   }
 
   #grow(capacity: number): void {
-    // Neither from the pool that small buffers share nor zero-filled.
+    // This memory is neither from the pool that small buffers share nor zero-filled.
     const larger = Buffer.allocUnsafeSlow(capacity)
     this.#bytes.copy(larger, 0, 0, this.#length)
     this.#bytes = larger

@@ -8,7 +8,7 @@ const [LIST, LIST_END, OBJECT, OBJECT_END] = [0x5b, 0x5d, 0x7b, 0x7d]
 const [SPACE, TAB, LINE_FEED, CARRIAGE_RETURN] = [0x20, 0x09, 0x0a, 0x0d]
 
 /** The bytes that delimit the members of an object. */
-export const LETTERS = {
+export const DELIMITERS = {
   quote: QUOTE,
   comma: COMMA,
   colon: COLON,
@@ -24,21 +24,21 @@ interface ElementOffsets {
   close: number
 }
 
-/** Up to this distance the end of a string is searched for here; beyond it the C library is faster. */
+/** Up to this distance the end of a string is searched for byte by byte; beyond it `Buffer.indexOf` is faster. */
 const NEAR_BYTES = 32
 
-/** Limit for one list; no conversation has as many messages. */
+/** The maximum number of elements of a list; no conversation has as many messages. */
 const MAX_ELEMENTS = 100_000
 
 /**
  * Finds the elements of a list from an offset on.
- * @param from the start of a list, or the end of an element
- * @param goesOn whether it is the latter
+ * @param from the offset after the opening bracket, or after an element
+ * @param afterElement whether `from` is the offset after an element
  * @returns the elements; undefined if it is not a list, or has more than 100,000 elements
  */
-export function findElements(json: Buffer, from: number, goesOn: boolean): ElementOffsets | undefined {
+export function findElements(json: Buffer, from: number, afterElement: boolean): ElementOffsets | undefined {
   const ends: number[] = []
-  let comma = goesOn
+  let comma = afterElement
   let offset = skipSpace(json, from)
   while (json[offset] !== LIST_END) {
     if (comma && json[offset] !== COMMA) return undefined

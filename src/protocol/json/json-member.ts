@@ -1,11 +1,12 @@
 /**
- * Serializes objects some of whose members are JSON already: long conversations and prompts are not serialized again.
+ * Serializes objects with members that are JSON already, so that long conversations and prompts are not serialized
+ * again.
  */
 
 /** The JSON of a list's elements in chunks, separated by commas. */
 type ListJson = readonly Buffer[]
 
-/** Returns the elements of a list's JSON in UTF-8. A copy: a kept text need not keep these bytes in memory. */
+/** Returns the JSON of a list in UTF-8, without the brackets. */
 export function encodeElements(listJson: string): Buffer {
   return Buffer.from(listJson.slice(1, -1))
 }
@@ -19,7 +20,7 @@ export function toJsonChunks(
   lists: Readonly<Record<string, ListJson>>,
 ): Buffer[] {
   const chunks: Buffer[] = []
-  // The bytes between two lists form one chunk: each chunk is a separate write, also to a socket.
+  // The bytes between two lists form one chunk, because each chunk causes a separate write to the socket.
   let between = JSON.stringify(object).slice(0, -1)
   let isFirst = between === '{'
   for (const [field, list] of Object.entries(lists)) {

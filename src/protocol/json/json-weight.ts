@@ -11,7 +11,7 @@ import { findStringEnd } from './json-list.ts'
  */
 export const MAX_NESTING = 1_000
 
-/** Counts in a text. They are correct only if the bytes are JSON. */
+/** Counts in a JSON text, which determine the work of parsing it. They are correct only if the bytes are JSON. */
 export interface JsonWeight {
   /** Number of objects, lists, and members of objects. */
   readonly nodes: number
@@ -27,12 +27,12 @@ const [QUOTE, COMMA, COLON] = [0x22, 0x2c, 0x3a]
 const [LIST, LIST_END, OBJECT, OBJECT_END] = [0x5b, 0x5d, 0x7b, 0x7d]
 
 /**
- * Members so far of the object that is open at each depth. One array for all texts: allocating one takes most of the
- * time.
+ * The number of members so far of the object that is open at each depth. The array is reused, because allocating one
+ * for each text would take most of the time.
  */
 const members = new Uint32Array(MAX_NESTING + 1)
 
-/** Counts the weight of a JSON text, or of a part of one. */
+/** Computes the weight of a JSON text, or of a part of one. */
 export function weigh(json: Buffer): JsonWeight {
   members[0] = 0
   let [nodes, commas, widest, depth] = [0, 0, 0, 0]
@@ -46,7 +46,7 @@ export function weigh(json: Buffer): JsonWeight {
       if (count > widest) widest = count
     } else if (byte === OBJECT || byte === LIST) {
       nodes += 1
-      // Deeper ones are rejected elsewhere; a part of a text may close more than it opens.
+      // Deeper nesting is rejected elsewhere; a part of a text may close more levels than it opens.
       if (depth < MAX_NESTING) depth += 1
       members[depth] = 0
     } else if ((byte === OBJECT_END || byte === LIST_END) && depth > 0) depth -= 1
@@ -72,7 +72,7 @@ export function isNestedTooDeeply(value: unknown, levels = MAX_NESTING): boolean
     for (const item of value) if (typeof item === 'object' && isNestedTooDeeply(item, levels - 1)) return true
     return false
   }
-  // Without allocating a list of the values: every request is traversed.
+  // `for in` allocates no list of the values, which matters because every request is traversed.
   for (const key in value)
     if (isNestedTooDeeply((value as Record<string, unknown>)[key], levels - 1)) return true
   return false

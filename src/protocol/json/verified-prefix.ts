@@ -1,7 +1,7 @@
 /**
- * Verified prefixes, which determine whether bytes begin with bytes that were read before: a request, or a list of ids,
- * begins with the previous one. {@link BytePrefix} keeps bytes that are needed again; {@link DigestPrefix} keeps only
- * digests that verify them.
+ * Verified prefixes determine whether bytes begin with bytes that were read before, because a request or a list of ids
+ * usually begins with the previous one. {@link BytePrefix} stores bytes that are needed again; {@link DigestPrefix}
+ * stores only digests that verify them.
  */
 import { GrowableBuffer } from './growable-json.ts'
 import { computeSecretTag } from './secret-tag.ts'
@@ -11,15 +11,19 @@ export interface VerifiedPrefix {
   readonly length: number
   /** Its memory in bytes. Memory that several prefixes share counts for each of them. */
   readonly bytes: number
-  /** Returns the length of the common prefix with other bytes; a lower bound unless it is the whole length. */
+  /**
+   * Returns the length of the common prefix with other bytes. A result below the length of this prefix is a lower
+   * bound.
+   */
   measureShared(others: Buffer): number
   /**
-   * Returns a prefix for other bytes, which extend this one if possible. It keeps copies only.
+   * Returns a prefix for other bytes, which extends this one if possible. It copies the bytes that it stores.
    * @param shared the result of {@link measureShared}
    */
   extendTo(others: Buffer, shared: number): VerifiedPrefix
 }
 
+/** A prefix whose bytes are stored verbatim. */
 export class BytePrefix implements VerifiedPrefix {
   readonly length: number
   readonly #bytes: GrowableBuffer
@@ -47,24 +51,29 @@ export class BytePrefix implements VerifiedPrefix {
   }
 
   extendTo(others: Buffer, shared: number): BytePrefix {
-    const goesOn = shared === this.length && this.#bytes.length === shared
-    if (!goesOn) return BytePrefix.of(others)
+    const canAppend = shared === this.length && this.#bytes.length === shared
+    if (!canAppend) return BytePrefix.of(others)
     this.#bytes.append(others.subarray(shared))
     return new BytePrefix(this.#bytes)
   }
 }
 
+/** The size of the units of a digest prefix. */
 const UNIT_BYTES = 16 * 1024
 
-/** At the end, where the next bytes may differ, this many bytes are kept verbatim, and up to a unit more. */
+/**
+ * The number of bytes at the end that are stored verbatim, because the next bytes usually differ there; up to one unit
+ * more is stored.
+ */
 const END_BYTES = 16 * 1024
 
 /** The size of a tag as a string with its list entry. */
 const TAG_BYTES = 40
 
 /**
- * Identifies bytes by the tags of their units, and keeps only their end verbatim. Comparing takes as long as with the
- * bytes themselves, because one tag covers all units together; only if that one differs are the units compared.
+ * A prefix identified by the tags of its units, of which only the end is stored verbatim. Comparing takes as long as
+ * with the bytes themselves, because one tag covers all units together; the tags of single units are compared only if
+ * that tag differs.
  */
 export class DigestPrefix implements VerifiedPrefix {
   static readonly NONE = new DigestPrefix([], '', new GrowableBuffer())
@@ -104,9 +113,9 @@ export class DigestPrefix implements VerifiedPrefix {
   extendTo(others: Buffer, shared: number): DigestPrefix {
     const units = Math.max(0, Math.ceil((others.length - END_BYTES - UNIT_BYTES) / UNIT_BYTES))
     const known = Math.min(units, this.#tags.length, Math.floor(shared / UNIT_BYTES))
-    // Never append to the empty prefix: NONE is shared, and the bytes would stay with it.
-    const goesOn = this.length > 0 && shared === this.length && this.#end.length === this.#endLength
-    if (goesOn && units === this.#tags.length) {
+    // The empty prefix NONE is shared, so bytes are never appended to it.
+    const canAppend = this.length > 0 && shared === this.length && this.#end.length === this.#endLength
+    if (canAppend && units === this.#tags.length) {
       this.#end.append(others.subarray(shared))
       return new DigestPrefix(this.#tags, this.#allTag, this.#end)
     }
@@ -120,7 +129,7 @@ export class DigestPrefix implements VerifiedPrefix {
   #sharedUnits(others: Buffer): number {
     const count = this.#tags.length
     if (count === 0) return 0
-    // One unit suffices to detect another conversation, whatever it has in common with this one.
+    // The last unit is compared first, because it detects a different conversation with the tag of one unit.
     const mayBeAll =
       others.length >= count * UNIT_BYTES && computeUnitTag(others, count - 1) === this.#tags.at(-1)
     if (mayBeAll && computeSecretTag(others.subarray(0, count * UNIT_BYTES)) === this.#allTag) return count
@@ -145,7 +154,10 @@ function grow(bytes: Buffer): GrowableBuffer {
   return own
 }
 
-/** Blocks are compared by the C library: two prefixes that begin alike differ near their end. */
+/**
+ * The size of the blocks that `Buffer.compare` compares before single bytes: prefixes that begin alike differ near
+ * their end.
+ */
 const BLOCK_BYTES = 4 * 1024
 
 /** Returns the length of the common prefix. */

@@ -21,7 +21,7 @@ import type { TokenDataJson } from './row-details.ts'
 const count = (description: string) => ({ type: Type.Integer({ description }) })
 const flag = (description: string) => ({ type: Type.Enum([0, 1], { description }) })
 
-/** Numbers that a trainer averages. They describe the complete rollout and are equal in each of its rows. */
+/** The numbers that a trainer averages. They describe the complete rollout and are equal in each of its rows. */
 const metricFields = withFormerFields({
   agent_seconds: {
     type: Type.Number({
@@ -48,9 +48,7 @@ export const rolloutFields = {
   session_id: { type: text('The session of the attempt that counts') },
   agent_status: { type: Type.Enum(['completed', 'timeout', 'failed', 'error']) },
   error: {
-    type: nullableText(
-      'The reason for a padding row, or for which the agent did not complete; null if it did',
-    ),
+    type: nullableText('Why the row is a padding row, or why the agent did not complete; null otherwise'),
   },
   row: { type: Type.Integer({ description: 'The index of the row in the rollout' }) },
   reward_components: { type: numbersByName('The parts of the reward') },
@@ -62,7 +60,7 @@ export const rolloutFields = {
   },
 } satisfies FieldTable
 
-/** The fields of a table that `AgentLoopOutput` has in this place. */
+/** The fields of a table that an `AgentLoopOutput` has in this place: in the row itself, or in `extra_fields`. */
 type OutputFields<F extends FieldTable, Place extends 'row' | 'extra_fields'> = {
   [Name in keyof F as F[Name] extends { output: Place } ? Name : never]: F[Name]
 }
@@ -75,18 +73,20 @@ function selectOutputFields<F extends FieldTable, Place extends 'row' | 'extra_f
   return Object.fromEntries(selected) as OutputFields<F, Place>
 }
 
-/** The fields that an output has under the name that they have in the session's row. */
+/** The fields of the session's row that an output has under the same names. */
 export const ownRowFields = selectOutputFields(rowFields, 'row')
 /** The fields of the session's row in `extra_fields`; in a padding row they are null, and booleans false. */
 export const rowExtraFields = selectOutputFields(rowFields, 'extra_fields')
 
-type Extra = FieldValues<typeof rowExtraFields>
-type PaddingExtra = { [Name in keyof Extra]: Extra[Name] extends boolean ? boolean : Extra[Name] | null }
+type ExtraRowFields = FieldValues<typeof rowExtraFields>
+type PaddingExtra = {
+  [Name in keyof ExtraRowFields]: ExtraRowFields[Name] extends boolean ? boolean : ExtraRowFields[Name] | null
+}
 
 export type AgentLoopMetrics = FieldValues<typeof metricFields>
 export type AgentLoopExtraFields = FieldValues<typeof rolloutFields> & PaddingExtra
 
-/** The extra fields; those of 0.1.0 in the order that its files have. */
+/** The extra fields. Those of release 0.1.0 come in the order of its files. */
 export const extraFields = {
   ...pickFields(rolloutFields, ['trial_id', 'session_id', 'agent_status', 'error', 'row']),
   ...pickFields(rowExtraFields, ['agent_role', 'line']),

@@ -1,6 +1,6 @@
 /**
- * Definitions of fields. A record (turn, session, row) is one table of fields; its TypeScript type, validator, OpenAPI,
- * file columns and Python class are derived from the table. See docs/architecture.md.
+ * Definitions of fields. A record (turn, session, row) is defined by one table of fields, from which its TypeScript
+ * type, validator, OpenAPI schema, file columns and Python class are derived. See docs/architecture.md.
  */
 import Type, { type Static, type TObject, type TSchema } from 'typebox'
 
@@ -8,9 +8,9 @@ import Type, { type Static, type TObject, type TSchema } from 'typebox'
 export interface Field<T extends TSchema = TSchema> {
   /** Type and description. */
   readonly type: T
-  /** The release that added it; clients must read responses of earlier releases, which lack it. Absent: 0.1.0. */
+  /** The release that added the field; clients must accept responses of earlier releases without it. Absent: 0.1.0. */
   readonly since?: string
-  /** How Parquet and Arrow files store it. Default: by its type. `json`: as JSON text; `none`: they do not. */
+  /** How Parquet and Arrow files store the field. Default: by its type. `json`: as JSON text; `none`: not at all. */
   readonly column?: 'json' | 'none'
 }
 
@@ -46,10 +46,10 @@ function mapFields<Mapped>(fields: FieldTable, map: (field: Field) => Mapped): R
   return Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, map(field)]))
 }
 
-/** The property of a schema with the release that added its member, where no table of fields has it. */
+/** The schema property that names the release that added a member, for members that no table of fields defines. */
 export const SINCE = 'x-since'
 
-/** Parts of types that tables share. */
+/** Returns the options of a type with a description, if there is one. */
 const describe = (description?: string) => (description === undefined ? {} : { description })
 
 export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])

@@ -6,7 +6,7 @@ import Type, { type TObject, type TOptional, type TProperties, type TSchema } fr
 import { isRecord } from '../../base/json.ts'
 import type { Field, FieldTable } from './field.ts'
 
-/** The former name of each. Each entry applies to all responses and files that have the name. */
+/** The former names, by present name. An entry applies to all responses and files that have the name. */
 export const FORMER_NAMES = {
   agent_role: 'line',
   agent_role_rule: 'line_rule',
@@ -21,15 +21,15 @@ export const FORMER_NAMES = {
 type FormerNames = typeof FORMER_NAMES
 type FormerName<Name> = Name extends keyof FormerNames ? FormerNames[Name] : never
 
-/** An object, a table or properties with each former name beside the present one. */
-type Both<Present, Former> = { [Name in keyof (Present & Former)]: (Present & Former)[Name] }
+/** An object, a table or properties with both the present and the former names. */
+type WithBothNames<Present, Former> = { [Name in keyof (Present & Former)]: (Present & Former)[Name] }
 
-export type WithFormerNames<T> = Both<T, { [Name in keyof T as FormerName<Name>]?: T[Name] }>
-type WithFormerFields<F extends FieldTable> = Both<
+export type WithFormerNames<T> = WithBothNames<T, { [Name in keyof T as FormerName<Name>]?: T[Name] }>
+type WithFormerFields<F extends FieldTable> = WithBothNames<
   F,
   { [Name in keyof F as FormerName<Name>]: Omit<F[Name], 'type'> & { type: TOptional<F[Name]['type']> } }
 >
-type WithFormerProperties<P extends TProperties> = Both<
+type WithFormerProperties<P extends TProperties> = WithBothNames<
   P,
   { [Name in keyof P as FormerName<Name>]: TOptional<P[Name]> }
 >
@@ -75,7 +75,7 @@ function findFormerName(name: string): string | undefined {
 }
 
 function toDeprecated(schema: TSchema, name: string): TSchema {
-  // TypeBox keeps the kind of a schema in properties that a spread would lose.
+  // A spread would lose the properties in which TypeBox stores the kind of a schema.
   const copy = Object.create(
     Object.getPrototypeOf(schema),
     Object.getOwnPropertyDescriptors(schema),
@@ -85,7 +85,7 @@ function toDeprecated(schema: TSchema, name: string): TSchema {
   )
 }
 
-/** Returns whether a property has a former name. */
+/** Returns whether a schema is that of a former name. */
 export function isDeprecated(schema: TSchema): boolean {
   return (schema as { deprecated?: boolean }).deprecated === true
 }

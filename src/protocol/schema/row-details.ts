@@ -46,7 +46,7 @@ export const capturedFields = {
   },
 } satisfies Record<string, Field>
 
-/** The token data that a trainer adds to turns. */
+/** The token data that a trainer adds to turns after they ended. */
 const trainerDataFields = {
   teacher: { type: Type.Optional(nullableText('The teacher of `teacher_logprobs`')) },
   teacher_logprobs: {
@@ -60,7 +60,10 @@ const trainerDataFields = {
   loss_weights: { type: perToken(Type.Number(), 'Per response token, by the trainer') },
 } satisfies Record<string, Field>
 
-/** The fields that `details` names; null: no turn reported it, and in a list: not reported for this token. */
+/**
+ * The fields that `details` can request. A field is null if no turn reported it; an entry of a list is null if it was
+ * not reported for that token.
+ */
 export const rowDetailFields = { ...capturedFields, ...trainerDataFields }
 
 export type TokenDataJson = FieldValues<typeof capturedFields>

@@ -15,7 +15,10 @@ import { rowDetailFields } from './row-details.ts'
 
 /** A field of a row. */
 interface RowField extends Field {
-  /** Where a rollout's output, verl's `AgentLoopOutput`, has the field: under its own name, or in `extra_fields`. */
+  /**
+   * The place of the field in verl's `AgentLoopOutput`: in the row under its own name, or in `extra_fields`. Absent: in
+   * neither.
+   */
   readonly output?: 'row' | 'extra_fields'
 }
 
@@ -34,8 +37,14 @@ const samplingFields = {
 
 /** An engine request of a response that continued after its engine request was cut. */
 export const engineRequestFields = {
-  start: { type: Type.Integer({ description: 'Start of its tokens, counted as those of the turn' }) },
-  end: { type: Type.Integer({ description: 'End of them; equal to `start` if it has none' }) },
+  start: {
+    type: Type.Integer({
+      description: 'Index of its first token, in the same sequence as the offsets of the turn',
+    }),
+  },
+  end: {
+    type: Type.Integer({ description: 'Index after its last token; equal to `start` if it has no tokens' }),
+  },
   engine: { type: nullableText('The engine; null: none accepted it') },
   weight_version: { type: nullableText('The weights that sampled it; null: unknown, or several') },
   request_id: { type: Type.String() },
@@ -48,8 +57,12 @@ export const rowTurnFields = withFormerFields({
   index: { type: Type.Integer({ description: 'The position of the turn in its session, from 0' }) },
   agent_role: { type: agentRole() },
   policy: { type: nullableText('The model that the policies of the session assign to it; null: none') },
-  start: { type: Type.Integer({ description: 'Start of its completion in `response_ids`' }) },
-  end: { type: Type.Integer({ description: 'End of it; equal to `start` if truncation removed the turn' }) },
+  start: { type: Type.Integer({ description: 'Start of its completion: an index into `response_ids`' }) },
+  end: {
+    type: Type.Integer({
+      description: 'End of its completion; equal to `start` if truncation removed the turn',
+    }),
+  },
   trained: {
     type: Type.Boolean({
       description: 'Whether the mask is 1 in the span; if not, another row trains the turn',
@@ -154,7 +167,7 @@ export const optionalRowFields = {
           'Images of token mode in the row: `sha256`, `media_type`, `width`, `height`, `at` (first token), `tokens`',
       }),
     ),
-    // A row group would contain the images of all its rows.
+    // Not stored in columns: a row group would contain the images of all its rows.
     column: 'none',
     output: 'row',
   },

@@ -1,6 +1,6 @@
 /**
- * The turn: a request of an agent and its response. The table has all fields of a turn in responses, and says which of
- * them the store records and in which form; `store/common/turn-columns.ts` says how it stores them.
+ * The turn: a request of an agent and its response. The table defines all fields of a turn in responses, which of them
+ * the store records, and in which form. `store/common/turn-columns.ts` defines their columns.
  */
 import Type, { type Static } from 'typebox'
 import { type Field, ids, nullable, nullableText } from './field.ts'
@@ -8,16 +8,18 @@ import { withFormerFields } from './former-names.ts'
 
 /** A field of a turn. */
 export interface TurnField extends Field {
-  /** The recorded part of a turn that has it. Absent: it is not recorded but computed for the response. */
+  /**
+   * The recorded part of a turn that has the field. Absent: the field is not recorded but computed for the response.
+   */
   readonly part?: 'request' | 'outcome'
   /**
    * The form of the recorded value if it differs from the response's. `time`: milliseconds since the epoch, not seconds;
    * `json`: JSON text; `ids`: an Int32Array; `logprobs`: a Float64Array.
    */
   readonly form?: 'time' | 'json' | 'ids' | 'logprobs'
-  /** The name of the recorded value. Default: the field's in camel case, for a time with the unit. */
+  /** The name of the recorded value. Default: the field's name in camel case, for a time with the suffix `Ms`. */
   readonly property?: string
-  /** The response's text for a recorded null. Absent: null, if the type permits it. */
+  /** The response's text if the recorded value is null. Absent: null, if the type permits it. */
   readonly whenNull?: string
 }
 
@@ -95,7 +97,7 @@ export const turnFields = withFormerFields({
         'model rejects that one; `answered_retries`: the counts of retries that received its response; `call_ids`: the ids that the ' +
         "model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `engine_requests`: those of a " +
         'response that continued after a cut, with offsets in its tokens; `lost_message`: the id of the message in which the ' +
-        'request was sent to a node that was lost; `node_message`: the id of the message in which another node forwarded ' +
+        'request was sent to a node that crashed; `node_message`: the id of the message in which another node forwarded ' +
         'it; `prompt_encoder`: `file` and `sha256` of the ' +
         "model's code that wrote its prompt; `reasoning_effort`: the effort `requested` and the one `sent` where the model " +
         'rejects the former (null: none was sent); `recovered_at_index`: the index from which its node serves the session, ' +
@@ -155,7 +157,7 @@ type CamelCase<Name extends string> = Name extends `${infer Head}_${infer Rest}`
   ? `${Head}${Capitalize<CamelCase<Rest>>}`
   : Name
 
-type PropertyOf<Name extends string, F> = F extends { property: infer Property extends string }
+type PropertyName<Name extends string, F> = F extends { property: infer Property extends string }
   ? Property
   : F extends { form: 'time' }
     ? `${CamelCase<Name>}Ms`
@@ -168,7 +170,7 @@ interface ValuesByForm {
   logprobs: Float64Array
 }
 
-type ValueOf<F extends TurnField> =
+type PropertyValue<F extends TurnField> =
   | (F extends { form: infer Form extends keyof ValuesByForm }
       ? ValuesByForm[Form] | Extract<Static<F['type']>, null>
       : Static<F['type']>)
@@ -177,18 +179,18 @@ type ValueOf<F extends TurnField> =
 /** The recorded values of a part of a turn. */
 export type RecordPart<Part extends 'request' | 'outcome'> = {
   [Name in keyof Fields as Fields[Name] extends { part: Part }
-    ? PropertyOf<Name, Fields[Name]>
-    : never]: ValueOf<Fields[Name]>
+    ? PropertyName<Name, Fields[Name]>
+    : never]: PropertyValue<Fields[Name]>
 }
 
-/** The recorded fields that a release after the first one added. */
+/** The properties of the recorded fields that later releases added. */
 type LaterProperty = {
   [Name in keyof Fields]: Fields[Name] extends { part: string; since: string }
-    ? PropertyOf<Name, Fields[Name]>
+    ? PropertyName<Name, Fields[Name]>
     : never
 }[keyof Fields]
 
-/** Values to record. Those of added fields may be absent, which means null. */
+/** Values to record. Values of fields that a later release added may be absent, which means null. */
 export type RecordInput<T> = Omit<T, LaterProperty> & Partial<Pick<T, LaterProperty & keyof T>>
 
 /** A recorded field: its definition, and its names in responses and in records. */

@@ -4,7 +4,7 @@
  */
 import { ProxyError } from '../../base/errors.ts'
 
-/** The kinds that the sampling engine reports, by their names on each wire. */
+/** The kinds that the sampling engine reports, by the names that all wire formats use. */
 const SAMPLED_KINDS = [
   'sampling_mask',
   'sampling_logprobs',
@@ -14,9 +14,7 @@ const SAMPLED_KINDS = [
   'weight_versions',
 ] as const
 
-/**
- * The kinds that are added later, by a teacher that reads the tokens or by a trainer: a number for each sampled token.
- */
+/** The kinds that a teacher or a trainer adds after the turn: a number for each sampled token. */
 export const TRAINER_DATA_KINDS = [
   'teacher_logprobs',
   'advantages',
@@ -32,7 +30,10 @@ export type TokenDataKind = (typeof TOKEN_DATA_KINDS)[number]
 
 export type TrainerDataKind = (typeof TRAINER_DATA_KINDS)[number]
 
-/** The kinds that can be requested. `sampling_logprobs` accompany the mask over which they are normalised. */
+/**
+ * The kinds that can be requested. Engines report `sampling_logprobs` together with the mask over which they are
+ * normalised.
+ */
 const RECORDABLE_DETAILS = SAMPLED_KINDS.filter((kind) => kind !== 'sampling_logprobs')
 
 /**
@@ -47,10 +48,13 @@ export interface CaptureOptions {
   readonly weightVersions?: boolean
 }
 
-/** vLLM's default limit. */
+/** The default number of alternatives, which is vLLM's default limit. */
 const DEFAULT_ALTERNATIVES = 20
 
-/** SGLang and vLLM accept any number; a whole vocabulary per token is a mistake. */
+/**
+ * The maximum number of alternatives. SGLang and vLLM accept any number; a request for the complete vocabulary is a
+ * mistake.
+ */
 const MAX_ALTERNATIVES = 1_024
 
 /**
@@ -72,7 +76,7 @@ export function isCaptureName(name: string): boolean {
   }
 }
 
-/** @throws ProxyError `invalid_request` */
+/** Parses one name. @throws ProxyError `invalid_request` */
 function parseCaptureName(name: string): CaptureOptions {
   const [, kind, count] = /^([a-z_]+)(?::(\d{1,4}))?$/.exec(name) ?? []
   const alternatives = count === undefined ? undefined : Number(count)
@@ -104,7 +108,7 @@ export function getCaptureNames(requested: CaptureOptions): string[] {
   ]
 }
 
-/** Returns the options, or undefined if they are empty, so that they cost a request nothing. */
+/** Returns the options, or undefined if they are empty, so that requests without capture have no overhead. */
 export function omitEmpty(requested: CaptureOptions): CaptureOptions | undefined {
   return getCaptureNames(requested).length > 0 ? requested : undefined
 }

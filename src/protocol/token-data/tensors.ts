@@ -12,7 +12,7 @@ export interface Tensor {
 
 interface TensorFile {
   readonly tensors: Readonly<Record<string, Tensor>>
-  /** Text by name, as in the format. */
+  /** The texts in the header, by name. */
   readonly metadata: Readonly<Record<string, string>>
 }
 
@@ -39,7 +39,8 @@ export function getElementBytes(dtype: TensorType): number {
 }
 
 /**
- * Arrays begin at multiples of this, so that a reader need not copy them; those with the widest elements come first.
+ * The alignment of the first array in bytes. Arrays with wider elements come first, so that each array is aligned for
+ * its elements and a reader need not copy it.
  */
 const ALIGNMENT = 8
 const LENGTH_BYTES = 8
@@ -57,7 +58,7 @@ export function packTensors({ tensors, metadata }: TensorFile): Buffer {
   const json = Buffer.from(JSON.stringify(header))
   const headerBytes = Math.ceil(json.length / ALIGNMENT) * ALIGNMENT
   const dataStart = LENGTH_BYTES + headerBytes
-  // A separate buffer, which can be transferred to another thread.
+  // The buffer is not from the shared pool, so that it can be transferred to another thread.
   const file = Buffer.allocUnsafeSlow(dataStart + end)
   file.writeBigUInt64LE(BigInt(headerBytes))
   file.fill(' ', LENGTH_BYTES, dataStart)
@@ -138,7 +139,7 @@ export function createNumberTensor(values: readonly number[]): Tensor {
 /** Returns the numbers of a tensor of any type. @throws RangeError if it is missing */
 export function toNumbers(tensor: Tensor | undefined): number[] {
   if (tensor === undefined) throw new RangeError('packed token data lacks an array')
-  // A copy, because a typed array must be aligned.
+  // The data is copied, because a typed array must be aligned.
   const { buffer } = Uint8Array.from(tensor.data)
   const Elements: ElementArray = ARRAYS[tensor.dtype]
   return Array.from(new Elements(buffer))

@@ -2,13 +2,13 @@
 import { isTokenId } from '../token-ids/token-ids.ts'
 import { packTokenData, type TokenData, type TokenDataBlob, type TokenTable } from './token-data.ts'
 
-/** The rows of a growing table. */
+/** A table that grows by rows. */
 class TableBuilder {
   readonly counts: number[] = []
   readonly ids: number[] = []
   logprobs: number[] | undefined
 
-  /** Adds empty rows, which mean unreported, up to that number. */
+  /** Adds empty rows, which mean that nothing was reported, until the table has `rows` rows. */
   pad(rows: number): void {
     while (this.counts.length < rows) this.counts.push(0)
   }
@@ -32,13 +32,14 @@ class TableBuilder {
 const PER_TOKEN = ['sampling_mask', 'top_logprobs'] as const
 
 /**
- * Collects token data. Data per token arrives with the tokens and stays aligned with them if some deltas have none.
- * Data of the completion replaces earlier data: engines that stream repeat it, longer each time.
+ * A builder of a completion's token data. Data per token arrives with the tokens and stays aligned with them if some
+ * deltas have none. Data of the complete response replaces earlier data, because streaming engines repeat it, longer
+ * each time.
  */
 export class TokenDataBuilder {
   readonly #tables = new Map<(typeof PER_TOKEN)[number], TableBuilder>()
   #samplingLogprobs: number[] | undefined
-  readonly #whole: Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'> = {}
+  readonly #latest: Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'> = {}
 
   /**
    * Adds the token data of a delta.
@@ -50,35 +51,35 @@ export class TokenDataBuilder {
     for (const kind of PER_TOKEN) {
       const table = details[kind]
       if (table === undefined || table.counts.length !== tokens || !table.ids.every(isTokenId)) continue
-      const fold = this.#getTable(kind)
-      fold.pad(before)
-      fold.add(table)
+      const builder = this.#getTable(kind)
+      builder.pad(before)
+      builder.add(table)
     }
     if (details.sampling_logprobs?.length === tokens)
       this.#addSamplingLogprobs(details.sampling_logprobs, before)
     const { prompt_logprobs: prompt, routed_experts: experts, weight_versions: versions } = details
-    if (prompt?.ids.every(isTokenId)) this.#whole.prompt_logprobs = prompt
-    if (experts !== undefined) this.#whole.routed_experts = experts
-    if (versions !== undefined) this.#whole.weight_versions = versions
+    if (prompt?.ids.every(isTokenId)) this.#latest.prompt_logprobs = prompt
+    if (experts !== undefined) this.#latest.routed_experts = experts
+    if (versions !== undefined) this.#latest.weight_versions = versions
   }
 
   /**
    * The weight version that sampled the first token, if the engine reported it per token; a stream does so at its end.
    */
   get firstVersion(): string | undefined {
-    return this.#whole.weight_versions?.[0]?.version
+    return this.#latest.weight_versions?.[0]?.version
   }
 
   get hasExperts(): boolean {
-    return this.#whole.routed_experts !== undefined
+    return this.#latest.routed_experts !== undefined
   }
 
   /** Returns the collected token data. @param tokens number of tokens of the complete completion */
   buildTokenData(tokens: number): TokenData {
-    const details: TokenData = { ...this.#whole }
-    for (const [kind, fold] of this.#tables) {
-      fold.pad(tokens)
-      details[kind] = fold.buildTable()
+    const details: TokenData = { ...this.#latest }
+    for (const [kind, builder] of this.#tables) {
+      builder.pad(tokens)
+      details[kind] = builder.buildTable()
     }
     if (this.#samplingLogprobs) {
       padWithNaN(this.#samplingLogprobs, tokens)
@@ -92,9 +93,9 @@ export class TokenDataBuilder {
   }
 
   #getTable(kind: (typeof PER_TOKEN)[number]): TableBuilder {
-    const fold = this.#tables.get(kind) ?? new TableBuilder()
-    this.#tables.set(kind, fold)
-    return fold
+    const builder = this.#tables.get(kind) ?? new TableBuilder()
+    this.#tables.set(kind, builder)
+    return builder
   }
 
   #addSamplingLogprobs(logprobs: readonly number[], before: number): void {

@@ -55,11 +55,13 @@ export interface TeacherLogprobs {
 
 export interface TokenData
   extends Partial<Record<Exclude<TrainerDataKind, 'teacher_logprobs'>, readonly number[]>> {
-  /** The tokens left to choose from for each sampled token; with logprobs if the engine reports them. */
+  /**
+   * For each sampled token, the tokens that the filters left to the sampler; with logprobs if the engine reports them.
+   */
   sampling_mask?: TokenTable
   /** The logprob of each sampled token after filters, normalised over the mask; NaN: not reported. */
   sampling_logprobs?: readonly number[]
-  /** The likeliest tokens at the position of each sampled one. */
+  /** For each sampled token, the likeliest tokens at its position. */
   top_logprobs?: TokenTable
   /** For each position of the prompt, the prompt's own token first, then the likeliest ones. */
   prompt_logprobs?: PromptTable

@@ -1,8 +1,8 @@
 /**
- * The token ids of a prompt, stored as what it adds to an earlier one: the prompt of a request is the prompt of the
- * request before it, that one's completion, and a little more. A session's memory therefore grows with its tokens and
- * not with the square of its turns, and two prompts with a common base are compared from there on. The database rows
- * have the same form.
+ * The token ids of a prompt, stored as the ids that it adds to an earlier prompt: a prompt usually repeats the previous
+ * prompt and its completion, and adds a few tokens. The memory of a session therefore grows with its tokens and not
+ * with the square of its turns, and two prompts with a common base are compared only after it. The database stores
+ * prompts in the same form.
  */
 import { createAttachmentSlots } from '../../base/side-table.ts'
 import { concatIds, getSharedLength, type TokenIds } from './token-ids.ts'
@@ -14,13 +14,13 @@ export class PromptIds {
   base: PromptIds | undefined
   /** The number of tokens of the base, prompt and completion, that this prompt begins with. */
   shared: number
-  /** The ids after those; immutable. */
+  /** The ids after the shared ones; immutable. */
   rest: Int32Array
   /** The number of ids. */
   readonly length: number
-  /** The number of prompts that this one extends. */
+  /** The number of its bases: the base, the base's base, and so on. */
   readonly depth: number
-  /** The ids sampled after it, once they are complete and known to be exact. */
+  /** The ids sampled after this prompt, once they are complete and known to be exact. */
   completion: Int32Array = NO_IDS
   /** The attached values: see {@link SideTable}. */
   readonly notes = createAttachmentSlots()
@@ -28,13 +28,13 @@ export class PromptIds {
   /**
    * Creates a prompt from a base and the ids after it.
    * @param rest must not be modified afterwards
-   * @param shared number of leading tokens that are those of `base`
+   * @param shared number of leading tokens that are those of the base: its prompt, then its completion
    * @throws RangeError if the base has fewer
    */
   constructor(rest: Int32Array, base?: PromptIds, shared = 0) {
     const known = base?.tokenCount ?? 0
     if (shared > known) throw new RangeError(`a prompt shares ${shared} tokens of ${known}`)
-    // A reader of the prompt's JSON knows prompts only, and extends the end of one.
+    // PromptLists compares prompts without their completions, so `rest` may begin with the base's completion.
     const sampled = shared === base?.length ? getSharedLength(base.completion, rest) : 0
     this.length = shared + rest.length
     this.shared = shared + sampled
@@ -61,7 +61,7 @@ export class PromptIds {
     return this.rest.byteLength + this.completion.byteLength
   }
 
-  /** Returns all ids; possibly the list that this prompt keeps, without a copy. */
+  /** Returns all ids, in an array that must not be modified: it may be the prompt's own. */
   toArray(): Int32Array {
     return this.base === undefined ? this.rest : concatIds(...this.#parts(0, this.length))
   }
@@ -91,8 +91,9 @@ export class PromptIds {
   }
 
   /**
-   * Returns whether this prompt begins with all tokens of an earlier one, completion included. The earlier one becomes
-   * its base, so that shared ids are stored once, if they have more in common than this prompt and its base.
+   * Makes an earlier prompt the base if it shares more tokens with this prompt than the present base does, so that
+   * shared ids are stored once.
+   * @returns whether this prompt begins with all tokens of the earlier one, completion included
    */
   rebaseOn(earlier: PromptIds): boolean {
     const shared = earlier.countShared(this)
@@ -104,11 +105,11 @@ export class PromptIds {
     return shared === earlier.tokenCount
   }
 
-  /** Returns how many leading tokens of another prompt are those of this prompt and its completion. */
+  /** Returns the number of leading tokens of another prompt that are those of this prompt and its completion. */
   countShared(prompt: PromptIds): number {
     let [mine, its]: (PromptIds | undefined)[] = [this, prompt]
     let [myEnd, itsEnd] = [this.tokenCount, prompt.length]
-    // Walk to the common base. Without one, or if it was found too late, the prompts are compared completely.
+    // Walks to the common base. Without one, all ids are compared.
     while (mine !== its) {
       if (its === undefined || (mine !== undefined && mine.depth >= its.depth)) {
         myEnd = Math.min(myEnd, mine!.shared)
@@ -140,7 +141,8 @@ export class PromptIds {
 }
 
 /**
- * Returns the earliest prompt that has that many common tokens, so that later ones need not be kept in memory for them.
+ * Returns the earliest prompt among `base` and its bases that has the `shared` leading tokens, so that later prompts
+ * need not be kept in memory.
  */
 function findFirstWith(shared: number, base: PromptIds | undefined): PromptIds | undefined {
   let first = base

@@ -8,10 +8,13 @@ import { DigestPrefix } from '../json/verified-prefix.ts'
 import { PromptIds } from './prompt-ids.ts'
 import { readIds, writeIds } from './token-ids-json.ts'
 
-/** Shorter lists take negligible time to read and are not kept. */
+/** Shorter lists are not cached: they take negligible time to read. */
 const MIN_BYTES = 4 * 1024
 
-/** The number of concurrent conversations of one session: those of an agent and its helpers. */
+/**
+ * The maximum number of cached lists, one for each concurrent conversation of a session: those of an agent and its
+ * sub-agents.
+ */
 const MAX_LISTS = 16
 
 const NO_IDS = new Int32Array(0)
@@ -28,7 +31,7 @@ interface EngineIdList extends IdList {
   readonly text: DigestPrefix
 }
 
-/** A list that was written for an engine. It is sent again, so its text is kept. */
+/** A list that was written for an engine. Its text is kept, because the next request sends it again. */
 interface RequestIdList extends IdList {
   readonly json: JsonList
 }
@@ -41,7 +44,7 @@ export class PromptLists {
   #bytes = 0
   #converted = 0
 
-  /** Its memory in bytes, without the ids. */
+  /** The memory of the lists in bytes, without the ids. */
   get bytes(): number {
     return this.#bytes
   }
@@ -58,13 +61,13 @@ export class PromptLists {
   }
 
   /**
-   * Reads ids separated by commas. A list that an engine echoes as it was sent is not parsed.
+   * Reads ids separated by commas. A list that equals one that was sent to an engine is not parsed.
    * @param end offset of the byte after the last id
-   * @returns undefined for anything else
+   * @returns undefined if the bytes are not a list of ids
    */
   read(bytes: Buffer, start: number, end: number): PromptIds | undefined {
     const list = bytes.subarray(start, end)
-    const echoed = this.#written.find(({ json }) => isText(json, list))
+    const echoed = this.#written.find(({ json }) => equalsText(json, list))
     if (echoed !== undefined) return echoed.ids.createCopy()
     const { known, sharedBytes } = this.#findLongestShared(list)
     const { shared, from } =
@@ -77,8 +80,8 @@ export class PromptLists {
     if (list.length >= MIN_BYTES) {
       const text = (known?.text ?? DigestPrefix.NONE).extendTo(list, sharedBytes)
       const own = more.length + (isReplaced(known, shared) ? known.own : 0)
-      keep(this.#read, { ids, own, text }, known, shared)
-      this.#count()
+      addList(this.#read, { ids, own, text }, known, shared)
+      this.#updateBytes()
     }
     return ids
   }
@@ -93,27 +96,27 @@ export class PromptLists {
     const json = appendJson(existing?.json, writeIds(more))
     if (ids.length * 2 >= MIN_BYTES) {
       const own = more.length + (isReplaced(existing, from) ? existing.own : 0)
-      keep(this.#written, { ids, own, json }, existing, from)
-      this.#count()
+      addList(this.#written, { ids, own, json }, existing, from)
+      this.#updateBytes()
     }
     return getChunks(json)
   }
 
-  /** Returns the known list with the longest common prefix in bytes, and that length. */
+  /** Returns the known list with the longest common prefix, and the length of that prefix in bytes. */
   #findLongestShared(list: Buffer): { known: EngineIdList | undefined; sharedBytes: number } {
     let best: EngineIdList | undefined
     let most = 0
     for (const known of list.length < MIN_BYTES ? [] : this.#read) {
       const sharedBytes = known.text.measureShared(list)
       if (sharedBytes > most) [best, most] = [known, sharedBytes]
-      // The known list matches completely: a search for a longer match is not worth the time.
+      // The search ends at a complete match: a longer one is not worth the time.
       if (sharedBytes === known.text.length) break
     }
     return { known: best, sharedBytes: most }
   }
 
-  #count(): void {
-    // Count chunks that several lists share once.
+  #updateBytes(): void {
+    // Lists share chunks, and each chunk is counted once.
     const chunks = new Set<JsonList['chunk']>()
     for (const { json } of this.#written) {
       for (let at: JsonList | undefined = json; at !== undefined; at = at.chunk.before) chunks.add(at.chunk)
@@ -123,18 +126,26 @@ export class PromptLists {
   }
 }
 
-/** Returns whether a list that extends it replaces it. If less than half is shared, it is a separate conversation. */
+/**
+ * Returns whether a new list replaces a known one with which it shares `shared` ids. If it shares less than half, it is
+ * a separate conversation.
+ */
 function isReplaced<Known extends IdList>(known: Known | undefined, shared: number): known is Known {
   return known !== undefined && shared * 2 >= known.ids.length
 }
 
-function keep<Kept extends IdList>(lists: Kept[], list: Kept, known: Kept | undefined, shared: number): void {
+function addList<Kept extends IdList>(
+  lists: Kept[],
+  list: Kept,
+  known: Kept | undefined,
+  shared: number,
+): void {
   if (isReplaced(known, shared)) lists.splice(lists.indexOf(known), 1)
   lists.unshift(list)
   lists.length = Math.min(lists.length, MAX_LISTS)
 }
 
-function isText(json: JsonList, text: Buffer): boolean {
+function equalsText(json: JsonList, text: Buffer): boolean {
   const chunks = getChunks(json)
   if (chunks.reduce((sum, { length }) => sum + length, 0) !== text.length) return false
   let start = 0
@@ -148,7 +159,7 @@ function isText(json: JsonList, text: Buffer): boolean {
 
 const NOTHING_SHARED = { shared: 0, from: 0 }
 
-/** Returns how many ids of a known list another one begins with, and the offset where the last of these ends. */
+/** Returns the number of leading ids that `list` shares with a known list, and the offset after the last of them. */
 function countSharedPrefix(
   { ids, text }: EngineIdList,
   list: Buffer,
@@ -157,7 +168,7 @@ function countSharedPrefix(
   const isComplete =
     sharedBytes === text.length && (sharedBytes === list.length || list[sharedBytes] === COMMA)
   if (isComplete) return { shared: ids.length, from: sharedBytes }
-  // Up to the last comma: the id after it may be longer in one of the two.
+  // The common prefix ends at the last comma, because the id after it may be longer in one of the lists.
   const from = list.lastIndexOf(COMMA, sharedBytes - 1)
   return from < MIN_BYTES ? NOTHING_SHARED : { shared: 1 + countCommas(list, from), from }
 }

@@ -1,14 +1,14 @@
 /** Token ids as JSON: lists with commas between the ids, without brackets. */
 
 const [COMMA, ZERO] = [0x2c, 0x30]
-/** Every id of this many digits fits in 32 bits. */
+/** The maximum number of digits of an id that is read: every such number fits in 32 bits. */
 const MAX_DIGITS = 9
-/** The longest id and the comma after it. */
+/** The length of the longest id and a comma. */
 const MAX_BYTES = 11
 
 /**
- * A reused buffer for reading lists. An array for each list would have to be larger than its ids, whose number is not
- * known, and larger arrays make the garbage collector run more often: three times as often.
+ * A reused buffer for reading lists. The number of ids in a list is not known in advance, so an array for each list
+ * would be larger than needed, which makes the garbage collector run three times as often.
  */
 let idsRead = new Int32Array(1024)
 
@@ -51,7 +51,7 @@ export function writeIds(ids: Int32Array): Buffer {
   if (textWritten.length < ids.length * MAX_BYTES)
     textWritten = Buffer.allocUnsafeSlow(ids.length * MAX_BYTES)
   let end = 0
-  // By index: the iterator of a typed array costs more than all the rest.
+  // A loop by index: the iterator of a typed array takes more time than all the rest.
   for (let index = 0; index < ids.length; index += 1) {
     const id = ids[index]!
     // No tokenizer has negative ids, but the engine must receive them as they are.

@@ -1,11 +1,14 @@
-/** Operations on lists of ids: prompts of 100,000 are common. */
+/** Operations on lists of token ids that are fast for prompts of 100,000 ids, which are common. */
 
 export type TokenIds = readonly number[] | Int32Array
 
-/** Blocks are compared by the C library first: prompts differ near their end. */
+/**
+ * The number of ids in a block. Blocks are compared by `Buffer.equals` before single ids, because prompts usually
+ * differ near their end.
+ */
 const BLOCK = 1024
 
-/** Ids are stored in 32 bits, where a larger number would become another token's id. */
+/** The largest id. Ids are stored in 32 bits, in which a larger number would become another token's id. */
 export const MAX_TOKEN_ID = 2 ** 31 - 1
 
 export function isTokenId(value: unknown): value is number {

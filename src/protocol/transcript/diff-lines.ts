@@ -1,4 +1,4 @@
-/** Renders the difference of two texts, or a patch, as lines that were removed, added or kept. */
+/** Renders the difference of two texts, or a patch, as removed, added and unchanged lines. */
 import { diffLines as compare } from 'diff'
 
 export interface DiffLine {
@@ -8,7 +8,8 @@ export interface DiffLine {
 }
 
 /**
- * The cost of a diff grows with the square of its edits: beyond this, all old lines are removed and all new ones added.
+ * The maximum number of edits of a diff, because its cost grows with their square. Beyond it, all old lines are shown
+ * as removed and all new ones as added.
  */
 const MAX_EDITS = 1_000
 

@@ -9,7 +9,7 @@ export interface MessageWire {
   name?: string
 }
 
-/** The fields read here of a turn as the API returns it with `messages=new`. */
+/** The fields of a turn that this module reads, as the API returns them with `messages=new`. */
 export interface TurnWire {
   index: number
   request_messages: readonly unknown[]
@@ -18,12 +18,16 @@ export interface TurnWire {
   tool_calls: readonly unknown[]
 }
 
+/** The messages that a turn adds to the conversation. */
 export interface NewMessages {
   /** The number of messages that the conversation already had. */
   from: number
-  /** Index of the turn whose completion comes next, as sampled; undefined if another message does. */
+  /**
+   * The index of the turn whose completion the request repeats unchanged before the new messages; undefined if there is
+   * none.
+   */
   echoOf: number | undefined
-  /** The messages that are new. */
+  /** The new messages, without the repeated completion. */
   messages: readonly MessageWire[]
 }
 
@@ -37,31 +41,32 @@ export function getNewMessages(turn: TurnWire, before: TurnWire | undefined): Ne
     : { from, echoOf: undefined, messages }
 }
 
-/** Returns whether a message is the echo of a turn's completion, which is shown above already. */
+/** Returns whether a message repeats a turn's completion unchanged: it is shown with that turn already. */
 function isEcho({ role, content, tool_calls: calls }: MessageWire, before: TurnWire): boolean {
-  const saidIn = (all: readonly ToolCallWire[]) =>
+  const formatCalls = (all: readonly ToolCallWire[]) =>
     JSON.stringify(all.map((call) => [call.function?.name, call.function?.arguments]))
   return (
     role === 'assistant' &&
     getContentText(content).trim() === before.completion_text.trim() &&
-    saidIn(calls ?? []) === saidIn(before.tool_calls as readonly ToolCallWire[])
+    formatCalls(calls ?? []) === formatCalls(before.tool_calls as readonly ToolCallWire[])
   )
 }
 
-interface PlainPart {
+interface ContentPart {
   type?: string
   text?: string
   image_url?: { url?: unknown }
 }
 
 /**
- * Returns the text of a message's content. A part that is neither text nor an image of {@link getImages} is its kind.
+ * Returns the text of a message's content. A part that is neither text nor an image of {@link getImages} is represented
+ * by its type in brackets.
  */
 export function getContentText(content: unknown): string {
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) return content === null || content === undefined ? '' : JSON.stringify(content)
   return content
-    .flatMap((part: PlainPart | null) => {
+    .flatMap((part: ContentPart | null) => {
       if (typeof part?.text === 'string') return part.text
       return isImage(part?.image_url?.url) ? [] : `[${part?.type ?? 'part'}]`
     })
@@ -71,10 +76,10 @@ export function getContentText(content: unknown): string {
 /** Returns the images that the content embeds as `data:` URLs. */
 export function getImages(content: unknown): string[] {
   if (!Array.isArray(content)) return []
-  return content.map((part: PlainPart | null) => part?.image_url?.url).filter(isImage)
+  return content.map((part: ContentPart | null) => part?.image_url?.url).filter(isImage)
 }
 
-/** Accepts no other data: an image cannot run scripts. */
+/** Returns whether a URL embeds a raster image. Other data is not shown, because it might run scripts. */
 function isImage(url: unknown): url is string {
   return typeof url === 'string' && /^data:image\/(png|jpeg|gif|webp);base64,/.test(url)
 }

@@ -10,7 +10,8 @@ interface Completion {
 }
 
 /**
- * Returns what a completion has instead of a text, and why it ended: `no text, only reasoning (finish reason: length)`.
+ * Describes what a completion has instead of a text, and why it ended: `no text, only reasoning (finish reason:
+ * length)`.
  * @returns undefined if it has a text, or is not complete yet
  */
 export function describeMissingText(turn: Completion): string | undefined {

@@ -8,7 +8,7 @@ export interface ToolSummary {
 }
 
 export interface RequestSettings {
-  /** Sampling parameters and other fields of the request, by name, with JSON values. */
+  /** Names and values of sampling parameters and other fields. Values that are not text are JSON. */
   params: readonly (readonly [name: string, value: string])[]
   tools: readonly ToolSummary[]
 }
@@ -31,7 +31,7 @@ interface ToolWire {
   function?: { name?: string; description?: string; parameters?: unknown }
 }
 
-/** Summarizes a tool. Tools of a kind that a provider defines have a name, or only a type. */
+/** Summarizes a tool. Provider-defined tools have a name outside `function`, or only a type. */
 function toToolSummary(tool: unknown): ToolSummary {
   const { type = '?', name, description, function: own } = (tool ?? {}) as ToolWire
   return {

@@ -16,7 +16,7 @@ export interface ToolCallView {
   fields: readonly ToolCallField[]
 }
 
-/** The members with the old and the new text of an edit, by the names that agents' tools use. */
+/** The names that agents' tools use for the old and the new text of an edit. */
 const EDITS = [
   ['old_string', 'new_string'],
   ['old_str', 'new_str'],
@@ -28,8 +28,8 @@ const EDITS = [
 const MAX_DEPTH = 4
 
 /**
- * Reads the tool calls of a session in order: a file that is written again is shown as a diff. Sub-agents work on the
- * same files as their session, so one reader serves all of them.
+ * A reader of the tool calls of a session, in order: a file that is written again is shown as a diff. Sub-agents work
+ * on the same files as their session, so one reader serves all of them.
  */
 export class ToolCallReader {
   /** The content of files by path, as far as it follows from the tool calls. */
@@ -44,7 +44,7 @@ export class ToolCallReader {
     }
     const written = findFileWrite(fields)
     const before = written && this.#files.get(written.path)
-    this.#learn(fields, written)
+    this.#updateFiles(fields, written)
     if (written === undefined || before === undefined)
       return { name, fields: toToolCallFields('', fields, 0) }
     const { [written.member]: _content, ...others } = fields
@@ -52,11 +52,12 @@ export class ToolCallReader {
     return { name, fields: [...toToolCallFields('', others, 0), { name: written.member, diff }] }
   }
 
-  #learn(fields: Fields, written: FileWrite | undefined): void {
+  /** Updates the content of the file that a tool call writes or edits. */
+  #updateFiles(fields: Fields, written: FileWrite | undefined): void {
     const path = findPath(fields)
     if (path === undefined) return
     if (written !== undefined) return void this.#files.set(path, written.content)
-    const pair = editPair(fields)
+    const pair = findEditPair(fields)
     const existing = this.#files.get(path)
     if (existing === undefined || pair === undefined) return
     const [old, now] = pair.map((member) => fields[member] as string)
@@ -87,7 +88,7 @@ function isObject(value: unknown): value is Fields {
 
 interface FileWrite {
   path: string
-  /** The member that contains the content. */
+  /** The name of the argument with the content. */
   member: string
   content: string
 }
@@ -107,12 +108,12 @@ function findPath(fields: Fields): string | undefined {
   return typeof path === 'string' ? path : undefined
 }
 
-function editPair(fields: Fields): readonly [string, string] | undefined {
+function findEditPair(fields: Fields): readonly [string, string] | undefined {
   return EDITS.find(([old, now]) => typeof fields[old] === 'string' && typeof fields[now] === 'string')
 }
 
 function toToolCallFields(path: string, fields: Fields, depth: number): ToolCallField[] {
-  const pair = editPair(fields)
+  const pair = findEditPair(fields)
   const getName = (name: string) => (path === '' ? name : `${path}.${name}`)
   const others = Object.entries(fields).filter(([name]) => !pair?.includes(name))
   const own = others.flatMap(([name, value]) => splitValue(getName(name), value, depth))
@@ -122,12 +123,15 @@ function toToolCallFields(path: string, fields: Fields, depth: number): ToolCall
   return [...own, { name: `${getName(old)} → ${now}`, diff }]
 }
 
-/** Splits a value that would be hard to read as JSON, such as texts of several lines and edits. */
+/**
+ * Returns the fields of a value. A value that is hard to read as JSON, with texts of several lines or edits, is split
+ * into its members.
+ */
 function splitValue(name: string, value: unknown, depth: number): ToolCallField[] {
   if (typeof value === 'string') return [createTextField(name, value)]
   const json = JSON.stringify(value, null, 2)
-  const isHard = json.includes('\\n') || EDITS.some(([old]) => json.includes(`"${old}"`))
-  if (!isHard || depth >= MAX_DEPTH) return [{ name, text: json }]
+  const isHardToRead = json.includes('\\n') || EDITS.some(([old]) => json.includes(`"${old}"`))
+  if (!isHardToRead || depth >= MAX_DEPTH) return [{ name, text: json }]
   if (Array.isArray(value))
     return value.flatMap((item, index) => splitValue(`${name}[${index}]`, item, depth + 1))
   return isObject(value) ? toToolCallFields(name, value, depth + 1) : [{ name, text: json }]
@@ -138,15 +142,25 @@ function createTextField(name: string, text: string): ToolCallField {
   return diff === undefined ? { name, text } : { name, diff }
 }
 
-/** The members that describe a tool call best, in order of preference. */
-const TELLING = ['command', 'cmd', 'file_path', 'filePath', 'path', 'pattern', 'query', 'url', 'description']
+/** The names of the arguments that describe a tool call best, in order of preference. */
+const DESCRIPTIVE_ARGUMENTS = [
+  'command',
+  'cmd',
+  'file_path',
+  'filePath',
+  'path',
+  'pattern',
+  'query',
+  'url',
+  'description',
+]
 
 /** Returns the name of a tool call and the first line of its most descriptive argument. */
 export function summarizeToolCall({ function: of }: ToolCallWire): { name: string; about: string } {
   const { name = '?', arguments: input = '' } = of ?? {}
   const fields = parseFields(input)
   const texts = Object.entries(fields ?? { command: input }).filter(([, value]) => typeof value === 'string')
-  const telling = TELLING.find((member) => texts.some(([own]) => own === member))
+  const telling = DESCRIPTIVE_ARGUMENTS.find((member) => texts.some(([own]) => own === member))
   const [, text = ''] = texts.find(([own]) => own === telling) ?? texts[0] ?? []
   return { name, about: (text as string).split('\n', 1)[0]! }
 }

@@ -3,17 +3,17 @@
  * be able to disguise itself. Line breaks and tabs are excluded, and the joiners that emoji and Persian need.
  */
 const HIDDEN =
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: the expression matches control characters
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu
 
 /**
  * Matches the terminal's sequences for colours and styles (ECMA-48 SGR), and `erase in line`, which `grep --color` adds
- * to each. Other sequences remain: a text that moves the cursor may disguise itself.
+ * to each. Other sequences are not matched: a text that moves the cursor may disguise itself.
  */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: ESC begins the sequences
 const STYLES = /\u001b\[[\d;:]*[mK]/g
 
-/** Removes the terminal's colours and styles, which tools add to what they print. */
+/** Removes the terminal's colours and styles, which tools add to their output. */
 export function stripStyles(text: string): string {
   return text.replace(STYLES, '')
 }
@@ -31,7 +31,10 @@ export function revealInvisible(text: string): string {
   return revealExactly(stripStyles(text))
 }
 
-/** Replaces all hidden characters with visible names, those of styles included: for the text of tokens. */
+/**
+ * Replaces all hidden characters with visible names, including those of styles. It serves the text of tokens, which
+ * must stay complete.
+ */
 export function revealExactly(text: string): string {
   return text.replace(HIDDEN, (character) => {
     const code = character.codePointAt(0)!

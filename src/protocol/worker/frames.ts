@@ -17,7 +17,7 @@ import {
   WorkerStatusRequest,
 } from './protocol.ts'
 
-/** An object with a `type`, the frame that it claims to be; not validated. */
+/** A parsed frame, of which only the presence of `type` is validated. */
 export interface Frame {
   type: string
   [field: string]: unknown
@@ -30,12 +30,13 @@ export interface RawFrame {
 
 /**
  * Parses a frame.
- * @param parse parses JSON; a reader that knows what to expect may do so with less work
+ * @param parse parses JSON; a caller that caches earlier values may pass a faster parser
  * @returns undefined for anything that is not a frame: binary, not JSON, or without a `type`
  */
 export function parseFrame(data: RawFrame, isBinary: boolean, parse = parseText): Frame | undefined {
   if (isBinary) return undefined
-  const value = read(() => parse(data)) ?? read(() => parseRepaired(data.toString(), parse === parseText))
+  const value =
+    tryParse(() => parse(data)) ?? tryParse(() => parseRepaired(data.toString(), parse === parseText))
   return isFrame(value) ? value : undefined
 }
 
@@ -43,13 +44,16 @@ function parseText(data: RawFrame): unknown {
   return JSON.parse(data.toString())
 }
 
-/** @param wasParsed whether parsing the unchanged text has failed: parsing it again would block for twice as long */
+/**
+ * Parses a text after replacing numbers that are not JSON.
+ * @param wasParsed whether parsing the unchanged text has failed: parsing it again would block for twice as long
+ */
 function parseRepaired(text: string, wasParsed: boolean): unknown {
-  const repaired = withoutNonNumbers(text)
+  const repaired = replaceNonNumbers(text)
   return wasParsed && repaired === text ? undefined : JSON.parse(repaired)
 }
 
-function read(parse: () => unknown): unknown {
+function tryParse(parse: () => unknown): unknown {
   try {
     return parse()
   } catch {
@@ -62,10 +66,10 @@ function isFrame(value: unknown): value is Frame {
 }
 
 /**
- * Replaces each `NaN` and `-Infinity`, which Python's `json` writes for logprobs, by null, and leaves the rest
- * unchanged. It takes one pass for any text, because the text is untrusted.
+ * Replaces each `NaN`, `Infinity` and `-Infinity` outside of strings by null: Python's `json` writes them for logprobs.
+ * It takes one pass for any text, because the text is untrusted.
  */
-function withoutNonNumbers(text: string): string {
+function replaceNonNumbers(text: string): string {
   const strings = new JsonStringTracker(text)
   const parts: string[] = []
   let done = 0
@@ -79,7 +83,7 @@ function withoutNonNumbers(text: string): string {
 
 const [QUOTE, BACKSLASH] = [0x22, 0x5c]
 
-/** Walks once through a JSON text and tracks which parts of it are in strings. */
+/** A tracker of the parts of a JSON text that are in strings, in one pass. */
 class JsonStringTracker {
   readonly #text: string
   #at = 0
@@ -101,7 +105,7 @@ class JsonStringTracker {
 }
 
 /** The validator of one frame's schema, compiled on first use. */
-class FrameCheck<Schema extends Type.TSchema> {
+class FrameValidator<Schema extends Type.TSchema> {
   readonly #schema: Schema
   #compiled: Validator | undefined
 
@@ -122,16 +126,16 @@ class FrameCheck<Schema extends Type.TSchema> {
   }
 }
 
-export const helloV1 = new FrameCheck(WorkerHelloV1)
-export const helloV2 = new FrameCheck(WorkerHelloV2)
-export const helloAckV2 = new FrameCheck(WorkerHelloAckV2)
-export const requestV2 = new FrameCheck(CompletionRequestV2)
-export const responseV1 = new FrameCheck(CompletionResponseV1)
-export const responseV2 = new FrameCheck(CompletionResponseV2)
-export const chunk = new FrameCheck(CompletionChunk)
-export const cancel = new FrameCheck(CompletionCancel)
-export const sessionEnd = new FrameCheck(SessionEnd)
-export const ack = new FrameCheck(CompletionAck)
-export const workerStatus = new FrameCheck(WorkerStatus)
-export const workerStatusRequest = new FrameCheck(WorkerStatusRequest)
-export const callsAlive = new FrameCheck(CallsAlive)
+export const helloV1 = new FrameValidator(WorkerHelloV1)
+export const helloV2 = new FrameValidator(WorkerHelloV2)
+export const helloAckV2 = new FrameValidator(WorkerHelloAckV2)
+export const requestV2 = new FrameValidator(CompletionRequestV2)
+export const responseV1 = new FrameValidator(CompletionResponseV1)
+export const responseV2 = new FrameValidator(CompletionResponseV2)
+export const chunk = new FrameValidator(CompletionChunk)
+export const cancel = new FrameValidator(CompletionCancel)
+export const sessionEnd = new FrameValidator(SessionEnd)
+export const ack = new FrameValidator(CompletionAck)
+export const workerStatus = new FrameValidator(WorkerStatus)
+export const workerStatusRequest = new FrameValidator(WorkerStatusRequest)
+export const callsAlive = new FrameValidator(CallsAlive)

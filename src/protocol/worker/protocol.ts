@@ -1,7 +1,7 @@
 /**
- * The worker protocol: every frame of `/ws/worker`, in both versions, and nothing else. A frame is JSON text with a
- * `type`; names are those of the wire. `docs/worker-protocol.md` explains each frame and field; a test pins the hash of
- * these schemas, so that the wire cannot change unnoticed. Fields may be added; existing ones stay.
+ * The worker protocol: every frame of `/ws/worker`, in both versions. A frame is JSON text with a `type`; names are
+ * those of the wire. `docs/worker-protocol.md` explains each frame and field; a test pins the hash of these schemas, so
+ * that the wire cannot change unnoticed. Fields may be added; existing ones stay.
  */
 import Type from 'typebox'
 
@@ -16,8 +16,9 @@ export const HELLO_TIMEOUT_MS = 10_000
 /** The number of missed heartbeats after which a side considers the other one lost. */
 export const MISSED_HEARTBEATS = 3
 
+/** The close codes of a connection. */
 export const CLOSE = {
-  /** The worker has finished its requests and leaves. */
+  /** The worker has finished its requests and disconnects. */
   done: 1000,
   /** The closing side is shutting down; a worker reconnects. */
   goingAway: 1001,
@@ -25,7 +26,7 @@ export const CLOSE = {
   badHello: 4000,
   /** The first frame is not a hello. */
   notHello: 4001,
-  /** This proxy sends requests to its engines itself. */
+  /** The proxy is not in relay mode: it sends requests to engines itself. */
   notRelayMode: 4002,
   /** A message that is not a frame: not JSON text, or without a `type`. */
   protocolError: 4003,
@@ -35,7 +36,10 @@ export const CLOSE = {
   staleEpoch: 4005,
 } as const
 
-/** The reason sent with `goingAway`, a code that an intermediary may send, too: the proxy has failed its requests. */
+/**
+ * The reason that the proxy sends with `goingAway` after it has failed the worker's requests. An intermediary may send
+ * this code, too, without the reason.
+ */
 export const PROXY_SHUTS_DOWN = 'the proxy shuts down'
 
 /** Optional features. A connection uses those that both the proxy and the worker support. */
@@ -48,7 +52,7 @@ export const CAPABILITIES = {
   alive: 'alive',
   /** The worker checks its engines when the proxy requests their status. */
   status: 'status',
-  /** All engines of the worker serve chat requests by the token ids of the prompt. */
+  /** All engines of the worker accept chat requests as the token ids of the prompt. */
   tokenIds: 'token_ids',
   /** The worker requests the token data that `record` names from its engines, and sends it. */
   details: 'details',
@@ -105,7 +109,7 @@ export const WorkerHelloAckV1 = Type.Object({
   status: Type.Literal('connected'),
 })
 
-/** Every field is always set. */
+/** A request of version 1. Every field is always set. */
 export const CompletionRequestV1 = Type.Object({
   type: Type.Literal('completion_request'),
   request_id: RequestId,
@@ -143,10 +147,12 @@ export const CompletionResponseV1 = Type.Object({
 
 // Version 2
 
-/** All its healthy engines are asleep or paused, so it receives no new requests. Absent: it receives them. */
+/** Why the worker receives no new requests: all its healthy engines are asleep or paused. Absent: it receives them. */
 const Unavailable = Type.Enum(['asleep', 'paused'])
 
-/** A text as the tokenizers of its engines encode it; a proxy in token mode compares it with its own tokenizer. */
+/**
+ * A text as the tokenizers of the worker's engines encode it; a proxy in token mode compares it with its own tokenizer.
+ */
 const TextIds = Type.Object({
   /** A proxy that uses another text skips the comparison. */
   text: Type.String(),
@@ -156,7 +162,10 @@ const TextIds = Type.Object({
       name: Type.String(),
       models: Type.Array(Type.String()),
       ids: Type.Array(Type.Integer()),
-      /** The ids of the prompts that its own template renders of chats, by the names that proxies give these chats. */
+      /**
+       * The ids of the prompts that the engine's own template renders from test chats, by the names that proxies use
+       * for these chats.
+       */
       chat_ids: Type.Optional(Type.Record(Type.String(), Type.Array(Type.Integer()))),
     }),
   ),
@@ -178,7 +187,9 @@ export const WorkerHelloV2 = Type.Object({
   healthy: Type.Optional(Type.Boolean()),
   unavailable: Type.Optional(Unavailable),
   text_ids: Type.Optional(TextIds),
-  /** Identifies one run of the worker's process; later runs have higher ones. Milliseconds since 1970 are suitable. */
+  /**
+   * Identifies one run of the worker's process; later runs have higher numbers. Milliseconds since 1970 are suitable.
+   */
   epoch: Type.Integer({ minimum: 0 }),
   /** Requests of this proxy that the worker still has; empty on a first connection. */
   requests: Type.Array(RequestId),
@@ -198,7 +209,7 @@ export const WorkerHelloAckV2 = Type.Object({
   type: Type.Literal('worker_hello_ack'),
   worker_id: WorkerId,
   status: Type.Literal('connected'),
-  /** The version that both use. */
+  /** The version that proxy and worker use. */
   protocol: Type.Integer({ minimum: 2 }),
   capabilities: Type.Array(Type.String()),
   /** The interval at which the proxy sends WebSocket pings. */
@@ -215,7 +226,7 @@ export const WorkerHelloAckV2 = Type.Object({
   kept: Type.Optional(Type.Array(RequestId)),
 })
 
-/** Version 1's request, and the request as the agent sent it. */
+/** The fields of version 1, and the complete request as the agent sent it. */
 export const CompletionRequestV2 = Type.Intersect([
   CompletionRequestV1,
   Type.Object({
@@ -224,7 +235,7 @@ export const CompletionRequestV2 = Type.Intersect([
     body: Type.Record(Type.String(), Type.Unknown()),
     /** The prompt of a completion if it is token ids; for a chat request the ids after which the engine samples. */
     prompt_token_ids: Type.Optional(PackedTokenIds),
-    /** To workers with `images`: the placeholder id that `prompt_token_ids` has for images. */
+    /** To workers with `images`: the id that represents images in `prompt_token_ids`. */
     image_token_id: Type.Optional(Type.Integer({ minimum: 0 })),
     /** The number of placeholders of each image, in the order of the image parts of `messages`. */
     image_tokens: Type.Optional(Type.Array(Type.Integer({ minimum: 1 }))),
@@ -258,13 +269,16 @@ export const CompletionCancel = Type.Object({
   request_id: RequestId,
 })
 
-/** The session has ended; sent to workers with the capability `session_end` that have served it. */
+/** Reports the end of a session to workers with the capability `session_end` that have served it. */
 export const SessionEnd = Type.Object({
   type: Type.Literal('session_end'),
   session_id: Type.String(),
 })
 
-/** Chunks up to `seq` have been forwarded: the worker may discard them and send as many bytes again. */
+/**
+ * Acknowledges that the chunks up to `seq` have been forwarded: the worker may discard them and send as many bytes
+ * again.
+ */
 export const CompletionAck = Type.Object({
   type: Type.Literal('completion_ack'),
   request_id: RequestId,
@@ -277,7 +291,7 @@ export const WorkerStatusRequest = Type.Object({
   seq: Type.Integer({ minimum: 1 }),
 })
 
-/** These requests are running on an engine or queued for one, although they have produced no chunk. */
+/** Reports requests that are running on an engine or queued for one, although they have produced no chunk. */
 export const CallsAlive = Type.Object({
   type: Type.Literal('calls_alive'),
   request_ids: Type.Array(RequestId),
@@ -305,7 +319,7 @@ export const WireDelta = Type.Object({
   logprobs_content: Type.Optional(Type.Array(Type.Record(Type.String(), Type.Unknown()))),
   /** Token data by the names of `record`: base64 of a safetensors file. */
   details: Type.Optional(Type.Record(Type.String(), Type.String())),
-  /** Fields of the engine's message that have no name here. */
+  /** Fields of the engine's message that are not defined here. */
   extra: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
 })
 
@@ -333,7 +347,7 @@ export const CompletionChunk = Type.Object({
   seq: Type.Integer({ minimum: 1 }),
   /** Set in the first chunk. */
   start: Type.Optional(WireStart),
-  /** The deltas that were available at once, in order. */
+  /** The deltas that were available at the same time, in order. */
   deltas: Type.Array(WireDelta),
 })
 

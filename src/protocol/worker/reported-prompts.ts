@@ -1,13 +1,14 @@
 /**
- * The prompts that workers reported, which the proxy attaches to the messages they were rendered from. The worker keeps
- * them too, by request id, so a later prompt is sent in either direction as what it adds to an earlier one. At 40,000
- * tokens that saves packing, sending and unpacking 200 KB each time.
+ * The prompts that workers reported. The proxy attaches them to the messages from which they were rendered; the worker
+ * stores them by request id. Either side then sends only the ids that a later prompt adds to an earlier one. At 40,000
+ * tokens this saves packing, sending and unpacking 200 KB for each request.
  */
 import { SideTable } from '../../base/side-table.ts'
 import type { Message } from '../canonical/conversation.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 
+/** A prompt that a worker reported. */
 export interface PromptReport {
   /** The request's id on the wire. */
   readonly requestId: string
@@ -16,7 +17,7 @@ export interface PromptReport {
   readonly reportedBy: object
 }
 
-/** Shorter ones take negligible time to send. */
+/** Shorter prompts take negligible time to send. */
 export const MIN_REPORTED_IDS = 128
 
 const reported = new SideTable<Message, PromptReport>()

@@ -48,11 +48,11 @@ export function requestToV2(
   return { ...fields, body: rest, prompt_token_ids: packTokenIds(prompt) }
 }
 
-/** The part of a prompt that a worker already has. */
+/** The prompt that a worker already has, and whether it accepts a prompt as the ids after that. */
 export interface PromptBase {
-  /** The latest prompt it reported that the request extends. */
+  /** The latest prompt that the worker reported and the request extends. */
   reported?: PromptReport | undefined
-  /** Whether it has the capability `prompt_shared`. */
+  /** Whether the worker has the capability `prompt_shared`. */
   acceptsShared?: boolean
 }
 
@@ -93,7 +93,7 @@ function promptToWire(
   { reported, acceptsShared }: PromptBase,
 ): Pick<CompletionRequestV2, 'prompt_base' | 'prompt_shared' | 'prompt_token_ids'> {
   if (ids === undefined) return reported ? { prompt_base: reported.requestId } : {}
-  // Without the base's completion, which the worker may not know yet.
+  // The base's completion is not counted, because the worker may not have it yet.
   const shared = acceptsShared && reported ? Math.min(reported.ids.countShared(ids), reported.ids.length) : 0
   if (reported === undefined || shared < MIN_REPORTED_IDS)
     return { prompt_base: requestId, prompt_token_ids: packTokenIds(ids.toArray()) }
@@ -164,7 +164,7 @@ function imagesFromWire(frame: CompletionRequestV2) {
   return tokenId === undefined || tokens === undefined ? undefined : { images: { tokenId, tokens, edges } }
 }
 
-/** Encodes the fields of a request that are not the agent's. */
+/** Encodes the fields that the proxy adds to a request. */
 function encodeRequestFields(request: GenerationRequest) {
   const { subagent, minWeightVersion, traceparent } = request
   return {
@@ -183,7 +183,7 @@ function captureToWire({ record, expertsStart }: GenerationRequest) {
   }
 }
 
-/** Ignores names that only a newer proxy knows. */
+/** Decodes the capture options. Names that only a newer proxy defines are ignored. */
 function captureFromWire({ record: names, experts_start: expertsStart }: CompletionRequestV2) {
   if (names === undefined) return undefined
   const record = parseCaptureOptions(names.filter(isCaptureName))

@@ -26,8 +26,9 @@ type BeforeJson<T> = T extends object
   : T
 
 /**
- * Encodes the events of a batch as one chunk; undefined when `events` contains only an end.
- * @param base ids that the proxy has: only the part of the prompt that differs from them is sent
+ * Encodes the events of a batch as one chunk.
+ * @param base a prompt that the proxy has: only the ids that the prompt adds to it are sent
+ * @returns a function that serializes the chunk with its sequence number; undefined if `events` contains only an end
  */
 export function createChunkFrame(
   requestId: string,
@@ -86,7 +87,7 @@ function createFrameFormatter<Frame extends CompletionChunk | CompletionResponse
 /**
  * Decodes a chunk.
  * @param workerId prefix of the engine's recorded name
- * @param base as the worker knows it
+ * @param base the prompt to which the worker reports only additional ids
  * @throws RangeError on invalid token ids
  */
 export function parseChunk(chunk: CompletionChunk, workerId: string, base?: PromptIds): GenerationEvent[] {
@@ -149,7 +150,7 @@ function promptToWire(
   ids: PromptIds,
   base: PromptIds | undefined,
 ): Pick<WireStart, 'prompt_token_ids' | 'prompt_shared'> {
-  // Without the base's completion: this side may not know it, and the other one may not know it yet.
+  // The base's completion is not counted, because this side may not have it, and the other one may not have it yet.
   const shared = base === undefined ? 0 : Math.min(base.countShared(ids), base.length)
   const rest = packTokenIds(ids.slice(shared, ids.length))
   return { ...(shared > 0 && { prompt_shared: shared }), prompt_token_ids: rest }
@@ -178,7 +179,8 @@ function startFromWire(start: WireStart, workerId: string, base: PromptIds | und
   }
 }
 
-// One object and few branches per delta in each direction: this path handles fifty thousand deltas a second.
+// The next two functions create one object with few branches per delta, because they handle fifty thousand deltas a
+// second.
 
 function deltaToWire(delta: GenerationDelta): WireDelta {
   const wire: WireDelta = {}
@@ -215,7 +217,7 @@ function detailsToWire(details: TokenData): NonNullable<WireDelta['details']> {
   return Object.fromEntries(packed)
 }
 
-/** Ignores kinds that only a newer worker knows. @throws RangeError on invalid token data */
+/** Decodes token data. Kinds that only a newer worker defines are ignored. @throws RangeError on invalid token data */
 function detailsFromWire(wire: NonNullable<WireDelta['details']>): TokenData {
   return unpackTokenData(
     Object.entries(wire).flatMap(([kind, text]) =>
@@ -224,7 +226,7 @@ function detailsFromWire(wire: NonNullable<WireDelta['details']>): TokenData {
   )
 }
 
-/** Converts null, which stands for a number that the engine did not report or that JSON cannot represent. */
+/** Converts null, a number that the engine did not report or that JSON cannot represent, to NaN. */
 function orNaN(value: number | null): number {
   return value ?? Number.NaN
 }
@@ -249,7 +251,7 @@ function errorToWire(error: ProxyError): BeforeJson<WireError> {
  * The codes that a worker may report: failures of its engines, and invalid requests. All others belong to the proxy: a
  * worker must not make an agent's key invalid or its session ended, nor report that a turn's agent has disconnected.
  */
-const WORKERS_CODES: ReadonlySet<string> = new Set<ErrorCode>([
+const WORKER_ERROR_CODES: ReadonlySet<string> = new Set<ErrorCode>([
   'invalid_request',
   'unsupported',
   'context_length_exceeded',
@@ -265,7 +267,7 @@ const WORKERS_CODES: ReadonlySet<string> = new Set<ErrorCode>([
 ])
 
 function errorFromWire(wire: WireError): ProxyError {
-  const code = WORKERS_CODES.has(wire.code) ? (wire.code as ErrorCode) : 'engine_failed'
+  const code = WORKER_ERROR_CODES.has(wire.code) ? (wire.code as ErrorCode) : 'engine_failed'
   return new ProxyError(code, wire.message, {
     status: wire.status,
     ...(wire.param !== undefined && { param: wire.param }),
