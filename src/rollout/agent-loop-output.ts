@@ -17,7 +17,7 @@ import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
 import { pickTokenData } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
 
-/** The outcome of a rollout other than its rows. */
+/** The outcome of a rollout, without its rows. */
 export interface RolloutOutcome {
   trialId: string
   sessionId: string
@@ -27,17 +27,17 @@ export interface RolloutOutcome {
   agentSeconds: number
 }
 
-/** The rows, at least one: every sample has a result. */
+/** The rows of a rollout: at least one, because every sample has a result. */
 export type AgentLoopOutputs = [AgentLoopOutput, ...AgentLoopOutput[]]
 
-/** The rows, and the values of the complete rollout. */
+/** The rows of a rollout, and the values that apply to all of them. */
 export interface RolloutResult {
   rows: AgentLoopOutputs
   /** null if the rollout has none. */
   reward: number | null
-  /** The number of exact turns that are in no row, because `select` omitted theirs. */
+  /** The number of exact turns that are in no row because `select` excluded their rows. */
   left_out_turns: number
-  /** `data:` URLs by their digests. Absent: not requested. */
+  /** The images of the rows: `data:` URLs by SHA-256 digest. Absent: not requested. */
   images?: Readonly<Record<string, string>> | undefined
 }
 
@@ -64,9 +64,10 @@ export function toRolloutResult(
 }
 
 /**
- * Converts the rows of a session. Each has the complete reward, or that of its agent role: a completion that several
- * rows share trains in one of them only, so it counts once however the trainer uses the rows. A trainer that weighs
+ * Converts the rows of a session to outputs. Each output has the complete reward of the session, or that of its agent
+ * role. A completion that several rows share is trained in only one of them, so it counts once. A trainer that weights
  * rollouts equally divides by `num_rows`.
+ * @returns one padding row if no row has tokens to train on
  */
 export function toOutputs(
   session: SessionTrajectories,
@@ -78,7 +79,7 @@ export function toOutputs(
     .filter((row) => !row.exact)
     .reduce((sum, { turns }) => sum + turns.length, 0)
   const reward = { score: session.reward, components: session.reward_components }
-  // A truncated branch may only contain tokens that another row trains: its row would just count the reward twice.
+  // A truncated branch may contain only tokens that another row trains. Its row would count the reward twice.
   const rows = exact.filter(({ response_mask: mask }) => mask.includes(1))
   if (rows.length === 0) {
     const inexact = session.trajectories.find((row) => !row.exact)?.inexact_reason
@@ -104,8 +105,8 @@ export function toOutputs(
 /**
  * Creates a row that trains no token. It has one token each for prompt and response, because trainers put the reward on
  * the last token of a response and pad from existing tokens; the id is irrelevant, because its mask is 0.
- * @param reward the reward that the rollout has nevertheless; without one it is null, because a 0 would count as a
- *   judgement in the mean of the sample's group
+ * @param reward the reward of the rollout; the score is null if none was set, because a 0 would count in the mean of
+ *   the sample's group
  */
 export function createPaddingOutput(
   facts: RolloutOutcome,

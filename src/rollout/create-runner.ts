@@ -53,19 +53,22 @@ export function createRunner(
   }
 }
 
-/** Returns the configured runner, or the one that the other options imply. */
+/** Returns the configured kind of runner, or the kind that the other options imply. */
 function getRunnerKind({
   runner,
   command,
   agentcoreArn,
   harborUrl,
 }: RunnerConfig): NonNullable<RunnerConfig['runner']> {
-  // Before the `harbor` runner existed, this option selected the server.
+  // Earlier releases used the name `harbor` for a Harbor server, which has a URL.
   if (runner === 'harbor' && harborUrl !== undefined) return 'harbor-server'
   if (runner !== undefined) return runner
   if (agentcoreArn === undefined) return 'command'
   if (command === undefined) return 'agentcore'
-  throw new ProxyError('config_invalid', 'there are a --command and an --agentcore-arn: choose a --runner')
+  throw new ProxyError(
+    'config_invalid',
+    '--command and --agentcore-arn are both set: select one with --runner',
+  )
 }
 
 function createAgentCoreRunner(config: RunnerConfig, warn: (text: string) => void): AgentCoreRunner {

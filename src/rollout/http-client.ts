@@ -13,11 +13,12 @@ export interface HttpRequest {
 }
 
 export interface HttpResponse {
-  /** 200 to 599. */
+  /** The status code, 200 to 599. */
   status: number
   text: string
 }
 
+/** A response whose body has not been read yet. */
 export interface OpenHttpResponse {
   status: number
   headers: IncomingHttpHeaders
@@ -29,8 +30,8 @@ const KEEP_ALIVE_MS = 4_000
 const CONNECT_TIMEOUT_MS = 10_000
 
 /**
- * The HTTP client of a rollout: one pool of kept-alive connections for the lifetime of its owner. Only the request's
- * signal limits a response, because a server may run an agent before it responds.
+ * The HTTP client of rollouts: a pool of keep-alive connections. A response has no time limit other than the request's
+ * signal, because a server may run an agent before it responds.
  */
 export class HttpClient {
   readonly #agent: Agent
@@ -56,7 +57,7 @@ export class HttpClient {
     }
   }
 
-  /** Sends a request like `send` does, and returns the body as a stream. */
+  /** Sends a request as `send` does, and returns the body as a stream. */
   async open({ method, url, headers = {}, body, signal }: HttpRequest): Promise<OpenHttpResponse> {
     signal.throwIfAborted()
     try {
@@ -74,7 +75,7 @@ export class HttpClient {
     }
   }
 
-  /** Closes all connections. Requests in flight fail; there should be none. */
+  /** Closes all connections. Requests in flight fail. */
   async close(): Promise<void> {
     await this.#agent.destroy()
   }

@@ -1,5 +1,5 @@
 /**
- * Runs a task for each item in the order of the items, at most `limit` at a time. After one throws, no further task is
+ * Starts a task for each item, in order, with at most `limit` tasks running. After a task throws, no further task is
  * started; running ones are awaited, and the first error is thrown.
  */
 export async function mapConcurrently<T>(
@@ -7,11 +7,11 @@ export async function mapConcurrently<T>(
   limit: number,
   task: (item: T, index: number) => Promise<void>,
 ): Promise<void> {
-  const waiting = Array.from(items).entries()
+  const remaining = Array.from(items).entries()
   let failed: { error: unknown } | undefined
-  const work = async (): Promise<void> => {
+  const runWorker = async (): Promise<void> => {
     // All workers share one iterator, so that each item is processed once.
-    for (const [index, item] of waiting) {
+    for (const [index, item] of remaining) {
       if (failed) return
       try {
         await task(item, index)
@@ -20,6 +20,6 @@ export async function mapConcurrently<T>(
       }
     }
   }
-  await Promise.all(Array.from({ length: limit }, work))
+  await Promise.all(Array.from({ length: limit }, runWorker))
   if (failed) throw failed.error
 }

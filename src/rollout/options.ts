@@ -1,6 +1,6 @@
 /**
- * Options of rollouts: the options of RemoteAgentLoop, also available in the library, those of the command, and those
- * that it adds to the proxy's.
+ * Options of rollouts: those of RemoteAgentLoop, which the library exports, of the command `rollout`, and of a proxy
+ * that runs rollouts.
  */
 import {
   addFlagGroup,
@@ -27,16 +27,14 @@ export const REMOTE_AGENT = {
       },
       adminKeys: {
         ...adminKeys,
-        help: 'Admin key of the proxy (of several, the first); @file reads it from a file',
+        help: 'Admin key of the proxy (the first one, if there are several); @file reads it from a file',
       },
       tlsCa,
       agentHost: {
         flag: 'agent-host',
         type: 'text',
         env: ['LLM_PROXY_IP'],
-        help:
-          'Address at which agents reach the proxy, with a port if that differs too; default: from the proxy ' +
-          'URL',
+        help: 'Host at which agents reach the proxy, with a port if it differs too; default: that of the proxy URL',
       },
     }),
     ...groupOptions('Agent', {
@@ -65,7 +63,7 @@ export const REMOTE_AGENT = {
         type: 'json',
         default: '{}',
         env: ['REMOTE_AGENT_KWARGS'],
-        help: 'Parameters for the agent, passed on unchanged',
+        help: 'Parameters for the agent, passed unchanged',
       },
       environmentOverrides: {
         flag: 'environment-overrides',
@@ -73,7 +71,7 @@ export const REMOTE_AGENT = {
         default: '{}',
         secret: true,
         env: ['REMOTE_AGENT_ENVIRONMENT_OVERRIDES'],
-        help: "Environment variables for agents, besides the session's",
+        help: 'Additional environment variables for agents',
       },
       environmentKwargs: {
         flag: 'environment-kwargs',
@@ -82,7 +80,7 @@ export const REMOTE_AGENT = {
         default: '{}',
         secret: true,
         env: ['REMOTE_AGENT_ENVIRONMENT_KWARGS'],
-        help: "Parameters of Harbor's environment, passed on unchanged",
+        help: "Parameters of Harbor's environment, passed unchanged",
       },
       trustAgent: {
         flag: 'trust-agent',
@@ -107,7 +105,7 @@ export const REMOTE_AGENT = {
         hidden: true,
         type: 'text',
         env: ['REMOTE_AGENT_TASK_PATH_TEMPLATE'],
-        help: 'Path of a task directory that is in none of these, with {instance_id} as placeholder',
+        help: 'Path of a task directory that no --dataset-dir contains, with {instance_id} as placeholder',
       },
     }),
     ...groupOptions('Retries', {
@@ -172,7 +170,7 @@ export const REMOTE_AGENT = {
         type: 'text',
         repeatable: true,
         help:
-          'Details that sessions record beyond ids and logprobs, and rows show: sampling_mask, top_logprobs:20, ' +
+          'Token data that sessions record and rows contain beyond ids and logprobs: sampling_mask, top_logprobs:20, ' +
           'prompt_logprobs, routed_experts, weight_versions',
       },
       select,
@@ -195,7 +193,7 @@ export const REMOTE_AGENT = {
         hidden: true,
         type: 'boolean',
         default: 'false',
-        help: 'Mask tokens of older weights than the newest that sampled a token of their row',
+        help: 'Mask tokens that were sampled by older weights than the newest weights in their row',
       },
     }),
   },
@@ -216,7 +214,7 @@ export const ROLLOUT = {
       listen: {
         flag: 'listen',
         type: 'text',
-        help: 'Instead of a file of tasks: serve POST /rollouts at this HOST:PORT, for trainers',
+        help: 'Serve POST /rollouts for trainers at this HOST:PORT, instead of running a file of tasks',
       },
       output: {
         flag: 'output',
@@ -261,24 +259,24 @@ const {
   ...LOOP_OPTIONS
 } = REMOTE_AGENT.options
 
-/** Options for in-process rollouts, minus those that the proxy already has. */
+/** The options of in-process rollouts, except those that the proxy already has. */
 export const OWN_ROLLOUTS = { ...RUNNER_OPTIONS, ...LOOP_OPTIONS }
 
 export type RunnerConfig = CommandConfig<CommandSpec<typeof OWN_ROLLOUTS>>
 
 const { runner, ...ownOptions } = OWN_ROLLOUTS
 
-/** Options of the command `serve`, besides the proxy's. */
+/** The rollout options of the command `serve`. */
 export const SERVER_ROLLOUTS = {
   ...groupOptions('Server', {
     rolloutServer: {
       flag: 'rollout-server',
       type: 'url',
-      help: 'Base URL of llm-proxy rollout --listen, which serves /rollouts of the proxy',
+      help: 'Base URL of an llm-proxy rollout --listen to which the proxy forwards /rollouts',
     },
     runner: {
       ...runner,
-      // The environment may name a runner for rollouts that run elsewhere, so it does not apply here.
+      // Ignores the environment variable, which may select a runner for rollouts on another machine.
       flagOnly: true,
       help:
         'Serve /rollouts by running agents on this machine: command, harbor, http or agentcore; --help-all lists its options, ' +
@@ -289,14 +287,14 @@ export const SERVER_ROLLOUTS = {
 } as const satisfies OptionTable
 
 /**
- * Hides options from `--help`, because few users need them, and removes their environment variables: trainers set
- * these, and the values on this machine may be those of rollouts that run elsewhere.
+ * Hides options from `--help`, because few users need them, and removes their environment variables: trainers set these
+ * variables, possibly for rollouts on another machine.
  */
 function hideOptions<T extends OptionTable>(options: T): T {
   return withAll(options, { hidden: true, group: 'Rollouts', env: [] }) as T
 }
 
-/** The configuration of a proxy's rollouts, which a proxy without rollouts may lack. */
+/** The configuration of a proxy's rollouts. A proxy without rollouts may omit it. */
 export type ServerRolloutsConfig =
   | CommandConfig<CommandSpec<typeof SERVER_ROLLOUTS>>
   | { runner?: undefined; rolloutServer?: undefined }

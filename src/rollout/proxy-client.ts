@@ -15,15 +15,15 @@ import { toSessionSegment } from './session-urls.ts'
 
 const Status = Type.Enum(['active', 'completed', 'aborted'])
 
-const Created = Type.Object({ session_id: Type.String(), agent_key: Type.Optional(Type.String()) })
+const CreateResponse = Type.Object({ session_id: Type.String(), agent_key: Type.Optional(Type.String()) })
 const Session = Type.Object({ status: Status })
 const Numbers = Type.Record(Type.String(), Type.Number())
-/** Older proxies do not support rewards of turns. */
-const Rewarded = Type.Object({
+/** The rewards of agent roles and turns. Older proxies do not return rewards of turns. */
+const RewardsResponse = Type.Object({
   reward_agent_roles: Type.Optional(Numbers),
   reward_turns: Type.Optional(Numbers),
 })
-const Ended = Type.Object({ status: Type.Union([Status, Type.Literal('not_found')]) })
+const EndResponse = Type.Object({ status: Type.Union([Status, Type.Literal('not_found')]) })
 const Row = Type.Object({
   ...toReader({ ...ownRowFields, ...rowExtraFields, ...pickFields(rowFields, ['exact', 'inexact_reason']) })
     .properties,
@@ -40,7 +40,7 @@ const Trajectories = Type.Object({
   trajectories: Type.Array(Row),
   images: Type.Optional(Type.Record(Type.String(), Type.String())),
 })
-const Refusal = Type.Object({ detail: Type.String(), code: Type.Optional(Type.String()) })
+const ErrorBody = Type.Object({ detail: Type.String(), code: Type.Optional(Type.String()) })
 
 export type TrajectoryRow = Static<typeof Row>
 export type SessionTrajectories = Static<typeof Trajectories>
@@ -61,7 +61,7 @@ export interface RowChoice {
   responseLength?: number | undefined
   /** Whether tokens of older weights than the newest of their row are masked. */
   maskStaleTokens?: boolean | undefined
-  /** Whether rows reference their images, which are then returned once each. */
+  /** Whether rows reference their images; the response then contains each image once. */
   images?: boolean | undefined
   /** The token data that the session captures beyond ids and logprobs; its rows include it. */
   record?: readonly string[] | undefined
@@ -77,21 +77,21 @@ export interface ProxyClientOptions {
 }
 
 /** The time limit of one response: a long session has a long response. */
-const ANSWER_TIMEOUT_MS = 120_000
-/** The time limit of the first response. */
+const RESPONSE_TIMEOUT_MS = 120_000
+/** The time limit of the check that the proxy responds. */
 const REACH_TIMEOUT_MS = 10_000
-/** The duration of one long poll, below any idle limit on the way. */
+/** The duration of one long poll, shorter than the idle timeouts of intermediaries. */
 const POLL_S = 30
-/** A restarting proxy is back within this many retries: 16 s at most. */
+/** The number of retries of a request. Their waits add up to 16 s at most, enough for a proxy to restart. */
 const RETRIES = 6
 const RETRY_BASE_MS = 250
-const NEVER = new AbortController().signal
-const NOT_THERE = [502, 503, 504]
+const NEVER_ABORTED = new AbortController().signal
+const UNAVAILABLE = [502, 503, 504]
 
 /**
- * The proxy as rollouts use it. Every method throws a ProxyError: the one that the proxy returned, or `proxy_failed`;
- * after an abort `signal.reason`. All requests are idempotent and are retried, so an interrupted connection or a
- * restart of the proxy fails no rollout.
+ * The client of the proxy's REST API. Every method throws a ProxyError: the one that the proxy returned, or
+ * `proxy_failed`; after an abort it throws `signal.reason`. All requests are idempotent and are retried, so that an
+ * interrupted connection or a restart of the proxy does not fail a rollout.
  */
 export class ProxyClient {
   readonly #options: ProxyClientOptions
@@ -101,12 +101,12 @@ export class ProxyClient {
   }
 
   /**
-   * Checks once that a proxy responds, before a run begins: a wrong URL or a proxy that was never started must fail at
-   * once, without the retries that cover a restart. The first request for a session checks that it is usable.
+   * Checks once that a proxy responds, before a run begins: a wrong URL or a proxy that was not started must fail
+   * immediately, without the retries that cover a restart. It does not check the admin key.
    * @throws ProxyError `proxy_failed`
    */
   async reach(): Promise<void> {
-    const response = await this.#send('GET', '/health', NEVER, undefined, REACH_TIMEOUT_MS)
+    const response = await this.#send('GET', '/health', NEVER_ABORTED, undefined, REACH_TIMEOUT_MS)
     if (!(response instanceof ProxyError)) return
     const { message, cause } = response
     const hint = 'is llm-proxy serve running there?'
@@ -115,28 +115,29 @@ export class ProxyClient {
 
   /** Creates a session. @returns the key for the session's agent; on a proxy without keys the session's id */
   async createSession(session: SessionRequest, signal: AbortSignal): Promise<string> {
-    const created = await this.#sendRequest('POST', '/sessions', Created, signal, session)
+    const created = await this.#sendRequest('POST', '/sessions', CreateResponse, signal, session)
     return created.agent_key ?? toSessionSegment(created.session_id)
   }
 
   /** Completes a session. @returns `not_found` if it has been removed */
   async complete(sessionId: string, signal: AbortSignal): Promise<Static<typeof Status> | 'not_found'> {
-    return (await this.#sendRequest('POST', `${getSessionPath(sessionId)}/complete`, Ended, signal)).status
+    return (await this.#sendRequest('POST', `${getSessionPath(sessionId)}/complete`, EndResponse, signal))
+      .status
   }
 
   /** Aborts a session. The proxy cancels its requests in flight and accepts no more. */
   async abort(sessionId: string, signal: AbortSignal): Promise<void> {
-    await this.#sendRequest('POST', `${getSessionPath(sessionId)}/abort`, Ended, signal)
+    await this.#sendRequest('POST', `${getSessionPath(sessionId)}/abort`, EndResponse, signal)
   }
 
-  /** Sets the reward of a session. Existing rewards of agent roles and turns stay. */
+  /** Sets the reward of a session. Existing rewards of agent roles and turns are preserved. */
   async setReward(
     sessionId: string,
     reward: { reward: number; components: Record<string, number> },
     signal: AbortSignal,
   ): Promise<void> {
     const path = getSessionPath(sessionId)
-    const set = await this.#sendRequest('GET', `${path}/wait?timeout_s=0`, Rewarded, signal)
+    const set = await this.#sendRequest('GET', `${path}/wait?timeout_s=0`, RewardsResponse, signal)
     const { reward_agent_roles: lines = {}, reward_turns: turns = {} } = set
     // Until 0.3.0 the former name is sent: proxies of 0.1.0 reject `agent_roles`.
     const kept = { lines: hasAny(lines) ? lines : undefined, turns: hasAny(turns) ? turns : undefined }
@@ -177,7 +178,7 @@ export class ProxyClient {
   ): Promise<Static<T>> {
     for (let failures = 1; ; failures += 1) {
       const response = await this.#send(method, path, signal, body)
-      if (response instanceof ProxyError || NOT_THERE.includes(response.status)) {
+      if (response instanceof ProxyError || UNAVAILABLE.includes(response.status)) {
         if (failures > RETRIES)
           throw response instanceof ProxyError ? response : this.#createRejection(path, response)
         await pause(computeBackoffMs(RETRY_BASE_MS, failures, this.#options.random ?? Math.random), signal)
@@ -190,13 +191,13 @@ export class ProxyClient {
     }
   }
 
-  /** Sends a request once. @returns the response of any status, or the reason why there is none */
+  /** Sends a request once. @returns the response of any status, or the error if there is none */
   async #send(
     method: 'GET' | 'POST',
     path: string,
     signal: AbortSignal,
     body: object | undefined,
-    timeoutMs = ANSWER_TIMEOUT_MS,
+    timeoutMs = RESPONSE_TIMEOUT_MS,
   ): Promise<HttpResponse | ProxyError> {
     const { proxyUrl, adminKey, http } = this.#options
     try {
@@ -213,11 +214,11 @@ export class ProxyClient {
     }
   }
 
-  /** Converts an error response. The proxy's own error is kept, so that its advice has one wording. */
+  /** Converts an error response to a ProxyError, with the code and the message of the proxy if it has them. */
   #createRejection(path: string, { status, text }: HttpResponse): ProxyError {
     const { proxyUrl } = this.#options
     const value = parseJson(text)
-    if (!Value.Check(Refusal, value)) {
+    if (!Value.Check(ErrorBody, value)) {
       const message = `${proxyUrl}${path} does not answer as this version of llm-proxy does (${status})`
       return new ProxyError('proxy_failed', message)
     }
@@ -227,8 +228,8 @@ export class ProxyClient {
 }
 
 /**
- * Returns the reason of a failed connection. For a name with several addresses, none of which responds, it is a code
- * only.
+ * Returns the reason why a connection failed. If a name has several addresses and none of them responds, Node.js
+ * reports only a code.
  */
 function getReason(cause: unknown): string {
   const { message, code } = cause as { message?: string; code?: string }

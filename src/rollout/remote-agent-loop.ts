@@ -18,7 +18,7 @@ export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
   runner?: AgentRunner
   /** Whether responses continue after their engine request was cut; default: as the proxy is configured. */
   continueResponses?: boolean
-  /** Called for each failed attempt. */
+  /** Logs each failed attempt. Default: no log. */
   logger?: Logger
   /** Returns a random number from 0 to 1; default: `Math.random`. */
   random?: () => number
@@ -73,8 +73,8 @@ export class RemoteAgentLoop {
   }
 
   /**
-   * Checks once that the proxy responds. A rollout waits for a restarting proxy for about 16 s; a caller that is about
-   * to begin, and may have the wrong URL, need not.
+   * Checks once that the proxy responds, so that a wrong URL fails immediately. A rollout itself retries for up to 16
+   * s, in case the proxy restarts.
    * @throws ProxyError `proxy_failed`
    */
   reach(): Promise<void> {
@@ -82,10 +82,10 @@ export class RemoteAgentLoop {
   }
 
   /**
-   * Runs one rollout. An agent that fails is run again, and never makes this throw: a sample always has a result.
-   * @param samplingParams override what the agent requests
+   * Runs one rollout. A failed agent is run again; after the last retry the result is a padding row, not an error.
+   * @param samplingParams override those that the agent requests
    * @param sample a row of the dataset; it is not modified
-   * @param signal stops the agent
+   * @param signal stops the agent when it aborts
    * @returns a row for each branch of the session, or one padding row if there is nothing to train on
    * @throws ProxyError of the proxy (`proxy_failed`, `unauthorized`, `invalid_request`, …); `signal.reason`
    */
@@ -98,8 +98,8 @@ export class RemoteAgentLoop {
   }
 
   /**
-   * Runs one rollout like `run` does, with its own settings, and returns the values of the complete rollout with the
-   * rows.
+   * Runs one rollout as `run` does, with settings that override those of the loop. The result also has the reward and
+   * the images of the rollout.
    */
   async rollout(
     samplingParams: Readonly<Record<string, unknown>>,
@@ -112,7 +112,7 @@ export class RemoteAgentLoop {
     return new Rollout(options, samplingParams, sample).run(signal)
   }
 
-  /** Closes the runner and all connections. It must be called when no rollout is running. */
+  /** Closes the runner and all connections. Call it when no rollout is running. */
   async close(): Promise<void> {
     await this.#rollout.runner.close()
     await this.#http.close()

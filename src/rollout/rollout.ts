@@ -1,7 +1,8 @@
 /**
- * One rollout: an agent is run, again if it fails, and its recorded session becomes rows. Each attempt has its own
- * session. That of a failed attempt is aborted before the next one begins, which cancels its requests in flight and
- * rejects later ones from any machine, so that none of them is in the session that counts.
+ * One rollout: runs an agent, retries it if it fails, and returns the rows of its recorded session. Each attempt has
+ * its own session. The session of a failed attempt is aborted before the next attempt begins: the proxy cancels its
+ * requests in flight and rejects later ones from any machine, so that none of them is recorded in the session of the
+ * next attempt.
  */
 import { type ProxyError, toProxyError } from '../base/errors.ts'
 import { logEvent } from '../base/log-events.ts'
@@ -41,8 +42,8 @@ export interface RolloutOptions extends RowChoice {
 
 type RolloutParams = Readonly<Record<string, unknown>>
 
-/** The time limit for ending a session after the rollout was cancelled. */
-const FAREWELL_MS = 5_000
+/** The time limit for aborting the session of an attempt that ended with an error. */
+const ABORT_TIMEOUT_MS = 5_000
 
 /** One rollout. An instance is run once. */
 export class Rollout {
@@ -54,7 +55,7 @@ export class Rollout {
 
   constructor(options: RolloutOptions, samplingParams: RolloutParams, sample: Sample) {
     this.#options = options
-    // Copies, as for each attempt: neither another attempt nor the caller sees changes that a runner makes to its own.
+    // Copied here, and again for each attempt: a runner's changes must not affect other attempts or the caller.
     this.#samplingParams = cloneJson(samplingParams)
     this.#sample = structuredClone(sample)
     this.#trialId = newTrialId(sample)
@@ -81,7 +82,7 @@ export class Rollout {
     return status === 'completed' || (status === 'timeout' && this.#options.onTimeLimit === 'keep')
   }
 
-  /** Runs the agent once. Its session has ended when this returns or throws. */
+  /** Runs the agent once, in a new session that is completed or aborted afterwards. */
   async #runAttempt(sessionId: string, tryNumber: number, signal: AbortSignal): Promise<AgentResult> {
     const { proxy } = this.#options
     const apiKey = await proxy.createSession(this.#newSession(sessionId, tryNumber), signal)
@@ -91,8 +92,8 @@ export class Rollout {
       await proxy.abort(sessionId, signal)
       return result
     } catch (error) {
-      // The first error matters more than one about the session, which then stays active.
-      await proxy.abort(sessionId, AbortSignal.timeout(FAREWELL_MS)).catch(() => {})
+      // An error of the abort must not hide the first error; the session then stays active.
+      await proxy.abort(sessionId, AbortSignal.timeout(ABORT_TIMEOUT_MS)).catch(() => {})
       throw error
     }
   }
@@ -153,7 +154,10 @@ export class Rollout {
     return { ...result, status: 'failed', error }
   }
 
-  /** Fetches the rows. A subset is requested separately, because tokens shared with other rows then train in it. */
+  /**
+   * Fetches the rows. Selected rows are requested separately, because tokens that they share with omitted rows are then
+   * trained in them.
+   */
   async #collect(facts: RolloutOutcome, signal: AbortSignal): Promise<RolloutResult> {
     const { proxy, ...choice } = this.#options
     const all = await proxy.getTrajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
@@ -177,14 +181,14 @@ export class Rollout {
 }
 
 /**
- * Removes verl's `logprobs`, which requests their capture. They are always recorded, and agents receive those they
- * request.
+ * Removes verl's parameter `logprobs`, which requests that logprobs be captured: the proxy always records them, and
+ * must not send them to an agent that did not request them.
  */
 function withoutRecording({ logprobs: _, ...params }: RolloutParams): Record<string, unknown> {
   return params
 }
 
-/** Rejects a reward that is not a finite number: JSON cannot represent it, and no trainer can use it. */
+/** Returns an `error` result if a reward is not a finite number, which JSON cannot represent; otherwise undefined. */
 function rejectRewards({ rewards, ...result }: AgentResult): AgentResult | undefined {
   const wrong = Object.entries(rewards).find(([, part]) => !Number.isFinite(part))
   if (wrong === undefined) return undefined

@@ -10,7 +10,7 @@ export const RUNNER_OPTIONS = {
       min: '1',
       default: '8',
       flagOnly: true,
-      help: 'Rollouts at a time',
+      help: 'Maximum number of concurrent rollouts',
     },
   }),
   ...groupOptions('Agent', {
@@ -73,8 +73,8 @@ export const RUNNER_OPTIONS = {
       repeatable: true,
       env: ['REMOTE_AGENT_SANDBOX_PATHS'],
       help:
-        'Directory that programs in the sandbox may read, although it is in the home or another private ' +
-        'place; may be given several times',
+        'Directory that programs in the sandbox may read although it is private, such as one in the home ' +
+        'directory; may be given several times',
     },
     hiddenColumns: {
       flag: 'hide-column',
@@ -129,7 +129,7 @@ export const RUNNER_OPTIONS = {
       flag: 'agentcore-experiment',
       hidden: true,
       type: 'text',
-      help: "First part of the results' keys, for this run only; default: a new one",
+      help: "First part of the results' keys, unique to this run; default: a random one",
     },
     agentcoreTps: {
       flag: 'agentcore-tps',
@@ -145,7 +145,7 @@ export const RUNNER_OPTIONS = {
       type: 'integer',
       min: '1',
       default: '500',
-      help: 'Sessions at a time, within the quota of the account',
+      help: 'Maximum number of concurrent sessions, within the quota of the account',
     },
     agentcoreLedger: {
       flag: 'agentcore-ledger',

@@ -1,6 +1,6 @@
 import { ProxyError } from '../base/errors.ts'
 
-/** Returns a base URL such as `http://proxy:8080`. It accepts a worker's `ws://` URL, and has no slash at the end. */
+/** Converts a URL of the proxy, such as a worker's `ws://` URL, to an HTTP base URL without a trailing slash. */
 export function toProxyBaseUrl(url: string): string {
   return url.replace(/^ws(s?):/, 'http$1:').replace(/\/+$/, '')
 }
@@ -12,7 +12,7 @@ export function toProxyBaseUrl(url: string): string {
  */
 export function getAgentFacingUrl(proxyUrl: string, agentHost?: string): string {
   const url = new URL(proxyUrl)
-  // These credentials are the trainer's and must not reach agents.
+  // Credentials in the URL are the trainer's and must not reach agents.
   url.username = ''
   url.password = ''
   if (agentHost !== undefined) url.host = parseHost(agentHost)

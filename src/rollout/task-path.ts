@@ -13,10 +13,11 @@ export interface TaskPathOptions {
 const PLACEHOLDER = '{instance_id}'
 
 /**
- * Returns the path of a row's task: its `local_task_path` if that is a directory, otherwise the one in the first
- * dataset directory that has its instance id, otherwise the template's, whether it exists or not. Rows are data, and a
- * task's directory is sent to the runner: if directories are configured, a row cannot name a path outside them, links
- * resolved.
+ * Returns the path of a row's task: its `local_task_path` if that is a directory, otherwise the directory named by its
+ * instance id in the first dataset directory that has one, otherwise the path of the template, which need not exist. If
+ * dataset directories or a template are configured, paths outside them are ignored, with links resolved: rows are
+ * untrusted, and the content of a task's directory is sent to the runner.
+ * @returns undefined if the row has no task
  */
 export function findTaskPath(
   sample: Sample,
@@ -35,7 +36,7 @@ export function findTaskPath(
   return isInside(getTemplateRoot(taskPathTemplate), path) ? path : undefined
 }
 
-/** Returns the configured directories. If there are none, rows are trusted with the entire disk. */
+/** Returns the directories that may contain tasks. If there are none, a row may name any path. */
 function getAllowedRoots({ datasetDirs, taskPathTemplate }: TaskPathOptions): string[] {
   return [...datasetDirs, ...(taskPathTemplate === undefined ? [] : [getTemplateRoot(taskPathTemplate)])]
 }
@@ -54,13 +55,13 @@ function isDirectory(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
 }
 
-/** Returns whether a path is inside a directory: a row must not name what lies beside its dataset. */
+/** Returns whether a path is inside a directory, with links resolved. */
 function isInside(root: string, path: string): boolean {
   const way = relative(resolveRealPath(root), resolveRealPath(path))
   return way !== '' && way !== '..' && !way.startsWith('../') && !isAbsolute(way)
 }
 
-/** Returns the path with links resolved, as far as it exists. */
+/** Returns the path with the links of its existing part resolved. */
 function resolveRealPath(path: string): string {
   try {
     return realpathSync(path)

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { Sample } from './runners/runner.ts'
 
-/** Leaves room for the random part and the attempt number in names of files and sessions. */
+/** The maximum length of the name in an id, which leaves room for the random part and the attempt number. */
 const LONGEST_PREFIX = 160
 
 /** Returns the row's `instance_id`; undefined if it has none. */
@@ -16,8 +16,8 @@ export function newTrialId(sample: Sample): string {
 }
 
 /**
- * Returns the session id of an attempt. Each attempt has its own: a request that an agent of an earlier attempt still
- * sends, from a container or machine where it cannot be stopped, must not be recorded in a later one.
+ * Returns the session id of an attempt. Each attempt has its own session, because the agent of an earlier attempt may
+ * still send requests from a container or machine where it cannot be stopped.
  */
 export function createSessionId(trialId: string, tryNumber: number): string {
   return tryNumber === 1 ? trialId : `${trialId}~${tryNumber}`

@@ -199,7 +199,7 @@ t.test('a run that takes too long has timed out, and its connection is closed', 
   const harbor = await startHarborServer(t, () => new Promise(() => {}))
   const taskPath = t.testdir({})
   const result = await runOnce(t, runner(harbor.url, { harborTimeoutMs: 100 }), { taskPath })
-  t.match(result, { status: 'timeout', rewards: {}, error: 'no answer within 100 ms' })
+  t.match(result, { status: 'timeout', rewards: {}, error: 'no response within 100 ms' })
   await harbor.hungUp
 })
 

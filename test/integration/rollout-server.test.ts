@@ -444,7 +444,7 @@ t.test(
     const runner = { runner: 'command', command: 'true' } as const
     for (const [config, reason] of [
       [{ runner: 'command' }, /needs --command/],
-      [{ ...runner, rolloutServer: 'http://127.0.0.1:9' }, /two ways to answer/],
+      [{ ...runner, rolloutServer: 'http://127.0.0.1:9' }, /both serve \/rollouts/],
       [{ ...runner, host: '0.0.0.0' }, /run agents on this machine: give an admin-key/],
       [{ ...runner, tlsCert: 'a', tlsKey: 'b' }, /without TLS/],
     ] as const) {

@@ -36,7 +36,7 @@ export async function writeArrowGroups(
   )
 }
 
-/** Yields the bytes of the file, with backpressure. */
+/** Yields the bytes of the file. Groups are read without backpressure: bytes wait in memory until they are consumed. */
 async function* writeArrowFile(
   arrow: Arrow,
   columns: ColumnShapes,
@@ -52,7 +52,7 @@ async function* writeArrowFile(
     writer.finish()
     isWritten = true
   })()
-  // Without this an error of the rows would leave the reader waiting forever.
+  // After an error of `groups` the loop below would otherwise wait forever.
   written.catch((error) => writer.abort(error))
   for (let chunk = await chunks.next(); !chunk.done; chunk = await chunks.next()) yield chunk.value
   if (!isWritten) await written

@@ -3,12 +3,12 @@ import { createReadStream } from 'node:fs'
 /** The chunk size of reads; a row may be megabytes long. */
 const READ_BYTES = 1024 * 1024
 
-/** Yields the lines of a file. Text after the last line break is not a line. */
+/** Yields the lines of a file. Text after the last line break is omitted. */
 export function readCompleteLines(path: string): AsyncGenerator<string> {
   return splitLines(createReadStream(path, { encoding: 'utf8', highWaterMark: READ_BYTES }))
 }
 
-/** Splits chunks of text into lines in the same way. */
+/** Splits chunks of text into lines. Text after the last line break is omitted. */
 export async function* splitLines(chunks: AsyncIterable<string>): AsyncGenerator<string> {
   let rest: string[] = []
   for await (const chunk of chunks) {

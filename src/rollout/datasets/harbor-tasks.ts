@@ -1,7 +1,7 @@
 /**
  * Harbor's task directories. A task is a directory with `task.toml` (settings and free metadata) and `instruction.md`
- * (the agent's instruction). Only the agent-run server uses environment, tests and solution. Format:
- * https://www.harborframework.com/docs/tasks
+ * (the agent's instruction). Only the server that runs the agent uses the environment, the tests and the solution.
+ * Format: https://www.harborframework.com/docs/tasks
  */
 import { readdir, readFile } from 'node:fs/promises'
 import { basename, join, relative, resolve, sep } from 'node:path'
@@ -32,9 +32,9 @@ export interface HarborTasks {
   skipped: DirectorySkip[]
 }
 
-const CONFIG = 'task.toml'
-const INSTRUCTION = 'instruction.md'
-/** The depth of the search; data sets are grouped by organisation or topic. */
+const CONFIG_FILE = 'task.toml'
+const INSTRUCTION_FILE = 'instruction.md'
+/** The maximum depth of the search; data sets group tasks by organisation or topic. */
 const MAX_DEPTH = 6
 /** The number of directories read concurrently. */
 const BATCH = 64
@@ -56,44 +56,47 @@ export async function readHarborTasks(directory: string): Promise<HarborTasks> {
   }
 }
 
-interface Candidate {
+/** A directory that may be a task. */
+interface TaskCandidate {
   path: string
   /** The names of the directory's entries. */
   names: ReadonlySet<string>
 }
 
 /**
- * Returns, sorted by name, the directories that are tasks, and leaf directories that should be but have neither file.
+ * Returns the candidates for tasks, sorted by name: directories with at least one of a task's files, and the topmost
+ * directories that contain no such directory.
  */
-async function search(path: string, depth: number): Promise<Candidate[]> {
+async function search(path: string, depth: number): Promise<TaskCandidate[]> {
   const entries = await readdir(path, { withFileTypes: true }).catch((cause: unknown) => {
     throw new ProxyError('start_failed', `cannot read the directory ${path}`, { cause })
   })
   const names = new Set(entries.map(({ name }) => name))
-  if (names.has(CONFIG) || names.has(INSTRUCTION)) return [{ path, names }]
+  if (names.has(CONFIG_FILE) || names.has(INSTRUCTION_FILE)) return [{ path, names }]
   const children = entries.filter((entry) => entry.isDirectory() && !entry.name.startsWith('.'))
-  const below: Candidate[] = []
+  const below: TaskCandidate[] = []
   if (depth < MAX_DEPTH) {
     for (const { name } of children.sort(compareNames))
       below.push(...(await search(join(path, name), depth + 1)))
   }
-  const holdsTask = below.some((each) => each.names.has(CONFIG) || each.names.has(INSTRUCTION))
+  const containsTask = below.some((each) => each.names.has(CONFIG_FILE) || each.names.has(INSTRUCTION_FILE))
   // Report a directory without tasks once, not once for each of its subdirectories.
-  return holdsTask || depth === 0 ? below : [{ path, names }]
+  return containsTask || depth === 0 ? below : [{ path, names }]
 }
 
 function compareNames(a: { name: string }, b: { name: string }): number {
   return a.name < b.name ? -1 : 1
 }
 
-async function readTask(root: string, { path, names }: Candidate): Promise<HarborTask | DirectorySkip> {
+async function readTask(root: string, { path, names }: TaskCandidate): Promise<HarborTask | DirectorySkip> {
   const below = relative(root, path).replaceAll(sep, '/')
   const directory = below === '' ? basename(root) : below
   try {
-    for (const name of [CONFIG, INSTRUCTION]) if (!names.has(name)) throw new IncompleteReason(`no ${name}`)
-    const instruction = await read(path, INSTRUCTION)
-    if (instruction.trim() === '') throw new IncompleteReason(`${INSTRUCTION} is empty`)
-    return { taskId: directory, path, instruction, metadata: parseMetadata(await read(path, CONFIG)) }
+    for (const name of [CONFIG_FILE, INSTRUCTION_FILE])
+      if (!names.has(name)) throw new IncompleteReason(`no ${name}`)
+    const instruction = await read(path, INSTRUCTION_FILE)
+    if (instruction.trim() === '') throw new IncompleteReason(`${INSTRUCTION_FILE} is empty`)
+    return { taskId: directory, path, instruction, metadata: parseMetadata(await read(path, CONFIG_FILE)) }
   } catch (error) {
     if (error instanceof IncompleteReason) return { directory, reason: error.message }
     throw error
@@ -117,7 +120,7 @@ async function read(path: string, name: string): Promise<string> {
 function parseMetadata(toml: string): HarborTask['metadata'] {
   const { metadata = {} } = parseToml(toml)
   if (typeof metadata !== 'object' || Array.isArray(metadata) || metadata instanceof Date) {
-    throw new IncompleteReason(`metadata in ${CONFIG} is not a table`)
+    throw new IncompleteReason(`metadata in ${CONFIG_FILE} is not a table`)
   }
   return metadata as HarborTask['metadata']
 }
@@ -129,7 +132,7 @@ function parseToml(text: string): Record<string, unknown> {
     if (!(error instanceof TomlError)) throw error
     const [what = ''] = error.message.split('\n')
     throw new IncompleteReason(
-      `${CONFIG} line ${error.line}: ${what.replace(/^Invalid TOML document: /, '')}`,
+      `${CONFIG_FILE} line ${error.line}: ${what.replace(/^Invalid TOML document: /, '')}`,
     )
   }
 }

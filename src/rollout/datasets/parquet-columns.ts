@@ -11,6 +11,7 @@ import {
 
 export type DatasetRow = { readonly [column: string]: ColumnValue }
 
+/** The columns of a Parquet file, with their schema. */
 export interface ParquetColumns {
   schema: SchemaElement[]
   columnData: { name: string; data: unknown[] }[]
@@ -18,8 +19,8 @@ export interface ParquetColumns {
 
 /**
  * Returns the columns of rows, in the order in which the rows name them.
- * @param all these rows and others for which the types must be suitable, too: files of several splits that have one
- *   schema can be read as one data set
+ * @param all the rows from which the types are inferred: these rows, and those of other splits, so that the files have
+ *   one schema and can be read as one data set
  */
 export function inferColumns(rows: readonly DatasetRow[], all: readonly DatasetRow[] = rows): ParquetColumns {
   const shape = inferShape(all)
@@ -46,7 +47,10 @@ const PRIMITIVES = {
 
 const elementsIn = (fields: ColumnShapes) => [...fields].flatMap((field) => toSchemaElements(...field))
 
-/** Every value is nullable, as in files that pyarrow writes; lists have the three levels that the format defines. */
+/**
+ * Returns the schema of a column. Every value is nullable, as in files that pyarrow writes; a list has the three levels
+ * that the format defines.
+ */
 function toSchemaElements(name: string, shape: ColumnShape): SchemaElement[] {
   const column = toStorable(shape)
   const optional = { name, repetition_type: 'OPTIONAL' } as const

@@ -8,17 +8,17 @@ import { ProxyError } from '../../base/errors.ts'
 import { type DatasetRow, inferColumns, type ParquetColumns, toColumns } from './parquet-columns.ts'
 import type { ColumnShapes } from './shape.ts'
 
-/** hyparquet itself supports Snappy and uncompressed files. */
-const COMPRESSORS: Compressors = {
+/** The decompressors that hyparquet lacks: it supports only Snappy and uncompressed files. */
+const DECOMPRESSORS: Compressors = {
   GZIP: (input) => gunzipSync(input),
   BROTLI: (input) => brotliDecompressSync(input),
   ZSTD: (input) => zstdDecompressSync(input),
 }
 
 /**
- * Writes rows to a file atomically, and only if that changes it.
+ * Writes rows to a file atomically, unless the file has this content already.
  * @param all see {@link inferColumns}
- * @returns whether the file was written; false: it has this content already
+ * @returns whether the file was written
  * @throws ProxyError `start_failed` when it cannot be written
  */
 export async function writeParquet(
@@ -70,7 +70,7 @@ export async function* readParquet(path: string): AsyncGenerator<Record<string, 
     let rowStart = 0
     for (const group of metadata.row_groups) {
       const rowEnd = rowStart + Number(group.num_rows)
-      const rows = await parquetReadObjects({ file, metadata, rowStart, rowEnd, compressors: COMPRESSORS })
+      const rows = await parquetReadObjects({ file, metadata, rowStart, rowEnd, compressors: DECOMPRESSORS })
       for (const row of rows) yield toPlainValue(row) as Record<string, unknown>
       rowStart = rowEnd
     }
@@ -80,7 +80,7 @@ export async function* readParquet(path: string): AsyncGenerator<Record<string, 
 }
 
 function toPlainValue(value: unknown): unknown {
-  // undefined: a list or struct that is null in the file.
+  // hyparquet returns undefined for a list or struct that is null in the file.
   if (value === undefined) return null
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : String(value)
   if (value instanceof Date) return value.toISOString()

@@ -1,4 +1,4 @@
-/** The columns that rows of tokens share in Parquet and Arrow files. */
+/** Writes training rows as columns to Parquet and Arrow files. */
 import Type, { type TSchema } from 'typebox'
 import type { FieldTable } from '../../protocol/schema/field.ts'
 import { writeArrowGroups } from './arrow-file.ts'
@@ -8,7 +8,7 @@ import type { ColumnShape } from './shape.ts'
 
 const TEXT: ColumnShape = { kind: 'text' }
 
-/** Returns the columns of a record. */
+/** Returns the columns for a table of fields. */
 export function toColumns(fields: FieldTable): Record<string, ColumnShape> {
   const stored = Object.entries(fields).filter(([, { column }]) => column !== 'none')
   return Object.fromEntries(
@@ -26,7 +26,7 @@ function toShape(type: TSchema): ColumnShape {
   if (Type.IsArray(type)) return listOf(toShape(type.items))
   if (Type.IsObject(type))
     return struct(Object.entries(type.properties).map(([name, of]) => [name, toShape(of)]))
-  // A record's names differ between rows, so that it is JSON text.
+  // The names of a record differ between rows, so it is stored as JSON text.
   return TEXT
 }
 
@@ -49,9 +49,9 @@ export function isArrow(path: string): boolean {
   return path.toLowerCase().endsWith('.arrow')
 }
 
-/** Limits a row group, which is kept in memory. */
+/** The number of tokens after which a row group ends, because a group is built in memory. */
 const TOKENS_PER_GROUP = 1_000_000
-/** The fields with lists of tokens; a row has the first two or the last one. */
+/** The fields with token ids; a row has the first two or the last one. */
 const TOKENS = ['prompt_ids', 'response_ids', 'input_ids']
 
 /**

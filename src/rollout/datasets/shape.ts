@@ -70,13 +70,19 @@ function isList(value: object): value is readonly ColumnValue[] {
   return Array.isArray(value)
 }
 
-/** Returns a shape that files support. An empty one becomes text: columns need a type, and structs need a field. */
+/**
+ * Returns a shape that files support. A shape without values or fields becomes text: a column needs a type, and a
+ * struct needs a field.
+ */
 export function toStorable(shape: ColumnShape): ColumnShape {
   const isEmpty = shape.kind === 'null' || (shape.kind === 'struct' && shape.fields.size === 0)
   return isEmpty ? TEXT : shape
 }
 
-/** Converts a value for a column whose shape was inferred with it; to JSON text if the column became text. */
+/**
+ * Converts a value for a column whose shape was inferred from it and other values. A text column stores other values as
+ * JSON.
+ */
 export function fit(value: ColumnValue, shape: ColumnShape): unknown {
   if (value === null || value === undefined) return null
   const column = toStorable(shape)

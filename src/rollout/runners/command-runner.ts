@@ -16,32 +16,33 @@ export interface CommandRunnerOptions {
   timeLimitMs?: number
   /** Additional variables of the agent; those of the session override them. */
   environment?: Readonly<Record<string, unknown>>
-  /** The parent of the attempts' directories, which are kept; without it they are temporary and removed. */
+  /** The parent of the attempts' directories, which are then kept. Absent: they are temporary. */
   workDir?: string | undefined
   /** The time between requesting an agent to stop and killing it. */
   graceMs?: number
-  /** The part of this machine that agent and verifier can access. Default: a sandbox if one works. */
+  /** The sandbox of agent and verifier. Default: bubblewrap if it works. */
   sandbox?: SandboxOptions
   /** Variables of the trainer's environment that the verifier receives, such as a judge's key. */
   verifierEnvironment?: readonly string[]
   /** Columns of the row that only the verifier receives. Default: those that contain answers in common data sets. */
   hiddenColumns?: readonly string[] | undefined
-  /** Called once if agents run without a sandbox. Default: a warning of the process. */
+  /** Called once if agents run without a sandbox. Default: `process.emitWarning`. */
   warn?(text: string): void
 }
 
 const TIME_LIMIT_MS = 30 * 60_000
 const GRACE_MS = 5_000
-/** Linux rejects longer variables (`MAX_ARG_STRLEN`). */
+/** Linux limits a variable to 128 KiB (`MAX_ARG_STRLEN`), including its name. */
 const VARIABLE_LIMIT_BYTES = 128 * 1024 - 100
 
-/** The files of one attempt. Those of the verifier are in a directory that is created after the agent has ended. */
+/** The paths of one attempt's files. */
 interface AttemptFiles {
   root: string
   work: string
   task: string
 }
 
+/** The paths of the verifier's files, in a directory that is created after the agent has ended. */
 interface VerifierFiles {
   root: string
   task: string
@@ -61,12 +62,12 @@ const HIDDEN_COLUMNS = [
   ...['answer', 'solution', 'ground_truth', 'patch', 'test_patch'],
 ]
 
-/** The directories of Harbor's tasks that contain tests and a solution, for the verifier only. */
-const ANSWERS = ['tests', 'solution']
+/** The directories of a Harbor task that only the verifier may read: its tests and its solution. */
+const ANSWER_DIRECTORIES = ['tests', 'solution']
 
 /**
- * Runs each agent as a command on this machine, in its own directory and process group; docs/runners.md describes its
- * environment.
+ * A runner that starts each agent as a command on this machine, in its own directory and process group; docs/runners.md
+ * describes its environment.
  */
 export class CommandRunner implements AgentRunner {
   readonly #options: CommandRunnerOptions
@@ -143,7 +144,8 @@ export class CommandRunner implements AgentRunner {
     if (verifier === undefined) return {}
     if (typeof verifier === 'function') return verifier({ task, workDir: work, output }, signal)
     const files = await makeVerifierFiles(task.sample, output)
-    // Without the session: model requests of a verifier must not be recorded, and trained on, as the agent's.
+    // The session's variables are omitted: LLM requests of a verifier must not be recorded, and trained on, as the
+    // agent's.
     const env = {
       ...getInheritedEnvironment(verifierEnvironment),
       ...createTaskEnvironment(task, files.task),
@@ -163,10 +165,13 @@ function withoutColumns(sample: Sample, hidden: readonly string[]): Sample {
   return Object.fromEntries(Object.entries(sample).filter(([name]) => !hidden.includes(name)))
 }
 
-/** Returns the agent's view. The task is read-only, because all attempts share it, and excludes the answers. */
+/**
+ * Returns the paths that the agent can access. The task's directory is read-only, because all attempts share it, and
+ * its tests and solution are hidden.
+ */
 function createAgentView(task: AgentTask, { work, task: taskFile }: AttemptFiles): SandboxPaths {
   const { taskPath } = task
-  const masked = taskPath === undefined ? [] : ANSWERS.map((name) => join(taskPath, name))
+  const masked = taskPath === undefined ? [] : ANSWER_DIRECTORIES.map((name) => join(taskPath, name))
   return { cwd: work, readable: [taskFile, ...getReadablePaths(task)], masked }
 }
 
@@ -174,7 +179,7 @@ function getReadablePaths({ taskPath }: AgentTask): string[] {
   return taskPath === undefined ? [] : [taskPath]
 }
 
-/** Creates a new directory, so that the verifier finds no files that the agent left, least of all a reward. */
+/** Creates the verifier's files in a new directory, which cannot contain files of the agent, such as a reward. */
 async function makeVerifierFiles(sample: Sample, outputText: string): Promise<VerifierFiles> {
   const root = await mkdtemp(join(tmpdir(), 'llm-proxy-verifier-'))
   const files = {
@@ -188,7 +193,7 @@ async function makeVerifierFiles(sample: Sample, outputText: string): Promise<Ve
   return files
 }
 
-/** Replaces whatever is at a path. The flag prevents following a link that is created there meanwhile. */
+/** Writes a file after removing anything at its path. The flag `wx` rejects a link that is created there meanwhile. */
 async function replaceFile(path: string, text: string): Promise<void> {
   await rm(path, { recursive: true, force: true })
   await writeFile(path, text, { flag: 'wx' })
@@ -215,7 +220,10 @@ function describeEnd({ exitCode, signal, output }: ProcessGroupResult): string {
   return `${signal === null ? `exit code ${exitCode}` : `ended by ${signal}`}${lastLine ? `: ${lastLine}` : ''}`
 }
 
-/** Returns the row's `raw_prompt`, verl's name for it, or `prompt`: the text, or the texts of its user messages. */
+/**
+ * Returns the prompt of a row, which is in `raw_prompt` (verl's name) or `prompt`: its text, or the texts of its user
+ * messages.
+ */
 function getPromptText({ raw_prompt: rawPrompt, prompt }: Sample): string | undefined {
   const content = rawPrompt ?? prompt
   if (typeof content === 'string') return content

@@ -1,5 +1,6 @@
 /**
- * The agent-run API of a Harbor server: a request uploads a task as an archive, and the response arrives at its end.
+ * The agent-run API of a Harbor server: a request uploads a task as an archive, and the response arrives when the run
+ * has ended.
  */
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
@@ -45,7 +46,7 @@ export interface HarborClientOptions {
   timeoutMs: number
 }
 
-/** The quoted length of an invalid response. */
+/** The number of characters of an invalid response that an error quotes. */
 const QUOTED_LENGTH = 300
 
 export class HarborClient {
@@ -122,7 +123,7 @@ export class HarborClient {
     } catch (error) {
       signal.throwIfAborted()
       if (limit.aborted)
-        return { run_id: '', status: 'timeout', error: `no answer within ${this.#timeoutMs} ms` }
+        return { run_id: '', status: 'timeout', error: `no response within ${this.#timeoutMs} ms` }
       throw error
     }
   }

@@ -8,11 +8,11 @@ export interface HarborRunnerOptions extends HarborOptions {
   /** The URL of the server. */
   harborUrl: string | undefined
   timeoutMultiplier?: number
-  /** The server's settings of the verifier. */
+  /** The verifier's settings, which the server interprets. */
   harborVerifier?: HarborFields
 }
 
-/** Runs and judges each agent on a Harbor server, in a separate environment. */
+/** A runner that runs and judges each agent on a Harbor server, in a separate environment. */
 export class HarborRunner implements AgentRunner {
   readonly #options: HarborRunnerOptions
   readonly #client: HarborClient

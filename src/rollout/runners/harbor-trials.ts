@@ -14,7 +14,9 @@ import { createSessionEnvironment, toTextVariables } from './session-environment
 /** Fields of Harbor's own configuration, passed unchanged. */
 export type HarborFields = Readonly<Record<string, unknown>>
 
-/** The options of Harbor, released or server, as those of a RemoteAgentLoop name them. */
+/**
+ * The options that released Harbor and a Harbor server have in common, with the names of a RemoteAgentLoop's options.
+ */
 export interface HarborOptions {
   /** The time limit of a complete trial: environment, agent and verifier, whose own limits are in the task. */
   harborTimeoutMs: number
@@ -31,16 +33,16 @@ export interface HarborTrialsOptions extends HarborOptions {
   harborCommand: string
   /** One of Harbor's environments (`docker`, `modal`, …), or `module.path:ClassName`. */
   harborEnvironment: string
-  /** The parent of the trials' folders with logs and artefacts, one per session; without it they are removed. */
+  /** The parent of the trials' folders with logs and artefacts, one per session. Absent: they are temporary. */
   workDir?: string | undefined
 }
 
-/** Harbor removes the sandbox when it is interrupted. */
+/** The time for Harbor to remove its sandbox after it was interrupted. */
 const GRACE_MS = 60_000
 const TRIAL = 'trial'
 
-/** Agents that run beside Harbor, outside the sandbox, and ignore an agent's variables. */
-const OUTSIDE = /^terminus(-\d+)?$/
+/** Agents that run in Harbor's process, outside the sandbox, and ignore the variables configured for the agent. */
+const AGENTS_OUTSIDE_SANDBOX = /^terminus(-\d+)?$/
 
 /** The fields of `result.json` that are read. */
 interface TrialResult {
@@ -49,12 +51,16 @@ interface TrialResult {
   agent_result?: unknown
 }
 
-/** The status by the exception that Harbor recorded; all others are failures of the sandbox or the verifier. */
-const STATUS_OF: Readonly<Record<string, AgentStatus>> = {
+/**
+ * The status of an attempt by the exception that Harbor reports. All other exceptions are failures of the sandbox or
+ * the verifier.
+ */
+const STATUS_BY_EXCEPTION: Readonly<Record<string, AgentStatus>> = {
   AgentTimeoutError: 'timeout',
   NonZeroAgentExitCodeError: 'failed',
 }
 
+/** A runner that runs each attempt as one trial of released Harbor. */
 export class HarborTrials implements AgentRunner {
   readonly #options: HarborTrialsOptions
 
@@ -88,7 +94,7 @@ export class HarborTrials implements AgentRunner {
     try {
       await rm(join(folder, TRIAL), { recursive: true, force: true })
       await mkdir(folder, { recursive: true })
-      // It contains the session's key.
+      // The file contains the session's key, so other users must not read it.
       const config = join(folder, 'trial.json')
       await writeFile(config, JSON.stringify(this.#toConfig(task, folder)), { mode: 0o600 })
       const limits = { timeLimitMs, graceMs: GRACE_MS }
@@ -110,7 +116,7 @@ export class HarborTrials implements AgentRunner {
   async close(): Promise<void> {}
 
   #runsOutsideSandbox({ settings }: AgentTask): boolean {
-    return OUTSIDE.test(settings?.agentName ?? this.#options.agentName ?? '')
+    return AGENTS_OUTSIDE_SANDBOX.test(settings?.agentName ?? this.#options.agentName ?? '')
   }
 
   #toConfig(task: AgentTask, folder: string): object {
@@ -139,8 +145,8 @@ export class HarborTrials implements AgentRunner {
 }
 
 /**
- * Returns Harbor's task configuration: the path of a directory, or a task of its registry: `org/name`, with `@` and a
- * tag, revision or digest.
+ * Returns Harbor's task configuration: the path of a directory, or a task of Harbor's registry, named `org/name` or
+ * `org/name@ref`, where `ref` is a tag, revision or digest.
  */
 function toTaskConfig({ taskPath, sample }: AgentTask): object {
   if (taskPath !== undefined) return { path: taskPath }
@@ -154,7 +160,10 @@ function toTaskConfig({ taskPath, sample }: AgentTask): object {
   )
 }
 
-/** Returns the variables by which Harbor's agents find their model, including those of Google and OpenHands. */
+/**
+ * Returns the variables from which Harbor's agents read the URL and the key of their model, including those of Google's
+ * clients and OpenHands.
+ */
 function createAgentEnvironment(task: AgentTask): Record<string, string> {
   const { openaiBaseUrl, anthropicBaseUrl, apiKey } = task
   return {
@@ -192,7 +201,7 @@ async function readResult(end: ProcessGroupResult, path: string): Promise<AgentR
   const rewards = checkRewards(verified?.rewards ?? {})
   if (!raised) return { status: 'completed', rewards, output, details }
   const error = `${raised.exception_type}: ${raised.exception_message}`
-  return { status: STATUS_OF[raised.exception_type] ?? 'error', rewards, error, output, details }
+  return { status: STATUS_BY_EXCEPTION[raised.exception_type] ?? 'error', rewards, error, output, details }
 }
 
 /** Validates rewards. @throws Error for a reward that is not a finite number */

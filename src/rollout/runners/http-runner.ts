@@ -11,12 +11,12 @@ export interface HttpRunnerOptions {
 }
 
 const TIME_LIMIT_MS = 30 * 60_000
-/** The quoted length of an error response. */
+/** The number of characters of an error response that an error quotes. */
 const QUOTED_LENGTH = 300
 
 /**
- * Notifies a webhook of each task, and waits until the session is completed or aborted by the service that runs the
- * agent. The reward is the one set on the session.
+ * A runner that notifies a webhook of each task, and waits until the service that runs the agent has completed or
+ * aborted the session. The reward is the one that the service sets on the session.
  */
 export class HttpRunner implements AgentRunner {
   readonly #options: HttpRunnerOptions

@@ -1,4 +1,4 @@
-/** Keeps the end of a program's output, which contains the reason of a failure. */
+/** The end of a program's output, which usually contains the reason for a failure. */
 export class OutputTail {
   readonly #limitBytes: number
   #chunks: Buffer[] = []

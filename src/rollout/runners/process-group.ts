@@ -1,4 +1,4 @@
-/** Runs a command in its own process group, which ends with everything that the command started. */
+/** Runs a command in its own process group, and ends all processes of the group with it. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -11,27 +11,27 @@ export interface ProcessGroupOptions {
   cwd: string
   env: NodeJS.ProcessEnv
   timeLimitMs: number
-  /** The time between requesting it to stop and killing it. */
+  /** The time between requesting the group to stop and killing it. */
   graceMs: number
-  /** The signal that requests it to stop. Default: `SIGTERM`. */
+  /** The signal that requests the group to stop. Default: `SIGTERM`. */
   stopSignal?: 'SIGTERM' | 'SIGINT'
-  /** The length of its output that is kept, from the end. Default: 256 KiB. */
+  /** The number of bytes at the end of the output that are kept. Default: 256 KiB. */
   outputLimitBytes?: number
   /**
-   * Whether it is a sandbox that reports on file descriptor 3 whether the program ran (bubblewrap's `--json-status-fd
-   * 3`).
+   * Whether the command is a sandbox that reports on file descriptor 3 whether the program ran (bubblewrap's
+   * `--json-status-fd 3`).
    */
   sandboxed?: boolean
 }
 
 export interface ProcessGroupResult {
-  /** false when the sandbox could not start it: output and exit code are the sandbox's. */
+  /** Whether the program was started. If the sandbox could not start it, output and exit code are the sandbox's. */
   started: boolean
-  /** null when a signal ended it, or when it was stopped. */
+  /** null if a signal ended the program, or if it was stopped. */
   exitCode: number | null
   signal: NodeJS.Signals | null
   timedOut: boolean
-  /** The end of its output, stdout and stderr in order of arrival. */
+  /** The end of the output: stdout and stderr in order of arrival. */
   output: string
 }
 
@@ -42,24 +42,24 @@ function killAll(): void {
   for (const child of running) signalGroup(child, 'SIGKILL')
 }
 
-function remember(child: ChildProcess): void {
+function addRunning(child: ChildProcess): void {
   if (running.size === 0) process.on('exit', killAll)
   running.add(child)
 }
 
-function forget(child: ChildProcess): void {
+function removeRunning(child: ChildProcess): void {
   running.delete(child)
   if (running.size === 0) process.off('exit', killAll)
 }
 
 const OUTPUT_LIMIT_BYTES = 256 * 1024
-/** It contains two short lines. */
+/** The limit of the status that a sandbox reports, which is two short lines. */
 const STATUS_LIMIT_BYTES = 4096
-/** How long to wait for output of a process that has left the group. */
-const LAST_WORDS_MS = 200
+/** How long to wait for the end of the output: a process that has left the group may keep the pipe open. */
+const OUTPUT_END_MS = 200
 
 /**
- * Runs a command to its end. Whatever ends it (itself, the time limit, `signal`), no process of its group is left.
+ * Runs a command until it exits, its time limit expires or `signal` aborts. No process of its group remains.
  * @throws the operating system's error when it cannot be started; `signal.reason` once it has ended
  */
 export async function runGroup(
@@ -86,7 +86,7 @@ export async function runGroup(
   const { exitCode, exitSignal } = await waitForExit(child, stop, { graceMs, stopSignal }).finally(() =>
     clearTimeout(timer),
   )
-  await Promise.race([closed, sleep(LAST_WORDS_MS, undefined, { ref: false })])
+  await Promise.race([closed, sleep(OUTPUT_END_MS, undefined, { ref: false })])
   for (const stream of [stdout, stderr, sandbox]) stream?.destroy()
   signal.throwIfAborted()
   return {
@@ -104,7 +104,7 @@ export function getLastLine(output: string): string {
   return output.trim().split('\n').at(-1)!
 }
 
-interface Exit {
+interface ProcessExit {
   exitCode: number | null
   exitSignal: NodeJS.Signals | null
 }
@@ -114,16 +114,16 @@ function waitForExit(
   child: ChildProcess,
   stop: AbortSignal,
   { graceMs, stopSignal }: Required<Pick<ProcessGroupOptions, 'graceMs' | 'stopSignal'>>,
-): Promise<Exit> {
+): Promise<ProcessExit> {
   return new Promise((resolve, reject) => {
     let killTimer: NodeJS.Timeout | undefined
-    remember(child)
+    addRunning(child)
     const onStop = () => {
       signalGroup(child, stopSignal)
       killTimer = setTimeout(() => signalGroup(child, 'SIGKILL'), graceMs)
     }
     const settle = () => {
-      forget(child)
+      removeRunning(child)
       clearTimeout(killTimer)
       stop.removeEventListener('abort', onStop)
     }
@@ -133,7 +133,7 @@ function waitForExit(
     })
     child.once('exit', (exitCode, exitSignal) => {
       settle()
-      // Processes that it started in the background must not send further requests.
+      // Processes that the command left in the background must not send further requests.
       signalGroup(child, 'SIGKILL')
       resolve({ exitCode: stop.aborted ? null : exitCode, exitSignal })
     })

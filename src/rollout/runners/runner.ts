@@ -1,6 +1,9 @@
 /** The port between a rollout and the runner of its agent. */
 
-/** A row of a dataset with any fields; `instance_id`, `local_task_path` and `prompt` are interpreted here. */
+/**
+ * A row of a dataset, with any fields. Rollouts read `instance_id` and `local_task_path`; runners read others, such as
+ * `prompt`.
+ */
 export type Sample = Readonly<Record<string, unknown>>
 
 /** The settings of a runner that one rollout overrides; a runner ignores those that it does not support. */
@@ -29,7 +32,7 @@ export interface AgentTask {
   readonly openaiBaseUrl: string
   /** Base URL of an Anthropic client, which appends `/v1/messages` itself. */
   readonly anthropicBaseUrl: string
-  /** The key that authorizes the agent's LLM requests, and nothing else. */
+  /** The key that authorizes the agent's LLM requests only. */
   readonly apiKey: string
   readonly modelName: string | undefined
   readonly settings?: AgentSettings | undefined
@@ -41,26 +44,28 @@ export interface AgentTask {
  * The outcome of an agent's run:
  * - `completed`: the agent ended by itself, successful or not.
  * - `timeout`: it was stopped at its time limit.
- * - `failed`: it crashed, or gave up.
+ * - `failed`: it crashed, or reported a failure.
  * - `error`: it could not be run, or its result is unknown.
  */
 export type AgentStatus = 'completed' | 'timeout' | 'failed' | 'error'
 
+/** The result of one run of an agent. */
 export interface AgentResult {
   readonly status: AgentStatus
   /** Named parts of the reward, finite numbers; empty when the runner reports none. */
   readonly rewards: Readonly<Record<string, number>>
-  /** The reason why it is not `completed`. */
+  /** The reason for a status other than `completed`. */
   readonly error?: string
   /** The end of the agent's output. */
   readonly output?: string
-  /** Other data of the runner, passed on unchanged. */
+  /** Further data of the runner, which rollouts do not interpret. */
   readonly details?: unknown
 }
 
 export interface AgentRunner {
   /**
-   * Checks before the first run that agents can be run at all; `run` does not require it.
+   * Checks that agents can be run, so that an invalid configuration is reported before the first run. `run` does not
+   * require it.
    * @throws ProxyError `config_invalid`; `signal.reason`
    */
   prepare?(signal: AbortSignal): Promise<void>

@@ -1,6 +1,7 @@
 /**
- * The part of this machine that an agent or its verifier can read and change: a sandbox of bubblewrap
- * (https://github.com/containers/bubblewrap), which uses the user namespaces of Linux and needs no privileges.
+ * Runs agents and verifiers in a sandbox, which limits the part of this machine that they can read and change. The
+ * sandbox is bubblewrap (https://github.com/containers/bubblewrap), which uses the user namespaces of Linux and needs
+ * no privileges.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, realpathSync, statSync } from 'node:fs'
@@ -12,7 +13,7 @@ import type { CommandLine } from './process-group.ts'
 export interface SandboxOptions {
   /** `auto`: bubblewrap if it works. */
   mode: 'auto' | 'bwrap' | 'none'
-  /** Directories outside the system's that programs in the sandbox may read. */
+  /** Further directories, besides the system's, that programs in the sandbox may read. */
   visible?: readonly string[]
   /** Files and directories hidden from all programs in the sandbox: tasks with their ground truth, rows, data sets. */
   hidden?: readonly string[]
@@ -36,7 +37,10 @@ export interface Sandbox {
   wrap(command: CommandLine, view: SandboxPaths): CommandLine
 }
 
-/** The directories of the system's programs and settings. All others are private until they are shown. */
+/**
+ * The top-level directories of the system's programs and settings. All others are private: hidden unless they are
+ * mounted.
+ */
 const SYSTEM = new Set(
   ['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'usr', 'etc', 'nix', 'gnu', 'sys', 'proc', 'dev'].map(
     (name) => `/${name}`,
@@ -44,9 +48,10 @@ const SYSTEM = new Set(
 )
 
 /**
- * The arguments for access to the system, its own processes, and the network. SIGTERM must reach the program, which may
- * have work to finish: bubblewrap would end at once, with everything in it. File descriptor 3 reports whether the
- * program ran: bubblewrap's own failure has exit code 1, as the verdict of many a program.
+ * The command that starts bubblewrap with access to the system's directories, the network and its own processes only.
+ * bubblewrap ignores SIGTERM, because it would otherwise end immediately and kill the program, which may have work to
+ * finish. File descriptor 3 reports whether the program ran: bubblewrap's own failures have exit code 1, which programs
+ * use, too.
  */
 const BASE = [
   ...['env', '--ignore-signal=TERM', 'bwrap', '--die-with-parent', '--json-status-fd', '3'],
@@ -56,7 +61,7 @@ const BASE = [
 const PROGRAM = ['--', 'env', '--default-signal=TERM']
 
 /**
- * Tests once whether bubblewrap works here: containers often forbid its namespaces.
+ * Creates a sandbox, after testing once whether bubblewrap works: containers often forbid its namespaces.
  * @throws ProxyError `start_failed` if it is required and does not work
  */
 export function openSandbox({ mode, visible = [], hidden = [] }: SandboxOptions): Sandbox {
@@ -103,9 +108,9 @@ function wrapInBubblewrap(
 
 /** Returns arguments that replace a directory by an empty one and a file by an empty file. */
 function createHidingArguments(path: string): string[] {
-  const [there] = resolveExisting([path])
-  if (there === undefined) return []
-  return statSync(there).isDirectory() ? ['--tmpfs', there] : ['--ro-bind', '/dev/null', there]
+  const [target] = resolveExisting([path])
+  if (target === undefined) return []
+  return statSync(target).isDirectory() ? ['--tmpfs', target] : ['--ro-bind', '/dev/null', target]
 }
 
 function listPrivateRoots(): string[] {
@@ -119,7 +124,10 @@ function listPrivateRoots(): string[] {
   return roots.filter((path) => !roots.some((other) => path.startsWith(`${other}/`)))
 }
 
-/** Returns the private directories that contain the user's programs: those of PATH, and the prefix of each `bin`. */
+/**
+ * Returns the private directories that programs need: the working directory, those of PATH, and the prefix of each
+ * `bin`.
+ */
 function listProgramDirectories(): string[] {
   const roots = listPrivateRoots()
   const isPrivate = (path: string) => roots.some((root) => path.startsWith(`${root}/`))
@@ -136,7 +144,7 @@ function listProgramDirectories(): string[] {
   return [...cwd, ...programs.filter((path) => !isTooMuch(path))]
 }
 
-/** Returns the existing paths with links resolved: nothing can be mounted on a link. */
+/** Returns the existing paths with links resolved, because bubblewrap cannot mount on a link. */
 function resolveExisting(paths: readonly string[]): string[] {
   return paths.filter((path) => existsSync(path)).map((path) => realpathSync(resolve(path)))
 }

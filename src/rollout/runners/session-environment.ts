@@ -1,8 +1,8 @@
 import type { AgentTask } from './runner.ts'
 
 /**
- * Returns the variables by which agents find a session, as the clients of OpenAI, LiteLLM, Anthropic and Claude Code
- * read them.
+ * Returns the variables from which the clients of OpenAI, LiteLLM, Anthropic and Claude Code read a session's URL, key
+ * and model.
  */
 export function createSessionEnvironment({
   openaiBaseUrl,
@@ -21,7 +21,7 @@ export function createSessionEnvironment({
 }
 
 /** The variables that programs need in any environment. */
-const PASSED_ON = [
+const INHERITED = [
   ...['PATH', 'HOME', 'USER', 'LOGNAME', 'SHELL', 'TERM', 'TZ', 'LANG', 'LANGUAGE', 'LD_LIBRARY_PATH'],
   ...['SSL_CERT_FILE', 'SSL_CERT_DIR', 'REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE', 'NODE_EXTRA_CA_CERTS'],
 ]
@@ -32,9 +32,9 @@ const PASSED_ON = [
  * @param more names of further variables
  */
 export function getInheritedEnvironment(more: readonly string[] = []): NodeJS.ProcessEnv {
-  const isPassedOn = (name: string) =>
-    PASSED_ON.includes(name) || name.startsWith('LC_') || more.includes(name)
-  return Object.fromEntries(Object.entries(process.env).filter(([name]) => isPassedOn(name)))
+  const isInherited = (name: string) =>
+    INHERITED.includes(name) || name.startsWith('LC_') || more.includes(name)
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => isInherited(name)))
 }
 
 /** Converts variables to text. @throws TypeError that names a variable that is neither text, number nor boolean */

@@ -16,7 +16,10 @@ export async function packTask(directory: string): Promise<Buffer> {
   return create(options, entries).concat()
 }
 
-/** Yields the directory and its contents relative to `cwd`. Links are not followed, as `readdir` would do itself. */
+/**
+ * Yields the directory and its contents relative to `cwd`. Links are not followed; a recursive `readdir` would follow
+ * them.
+ */
 async function* walk(cwd: string, directory: string): AsyncGenerator<string> {
   yield directory
   for (const entry of await readdir(join(cwd, directory), { withFileTypes: true })) {

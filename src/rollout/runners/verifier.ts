@@ -8,6 +8,7 @@ import { parseJson } from '../../base/json.ts'
 import type { ProcessGroupResult } from './process-group.ts'
 import type { AgentTask } from './runner.ts'
 
+/** The finished work of an agent. */
 export interface AgentWork {
   readonly task: AgentTask
   /** The agent's working directory. */
@@ -16,18 +17,18 @@ export interface AgentWork {
   readonly output: string
 }
 
-/** Judges an agent's work. @returns named parts of the reward, finite numbers */
+/** A function that judges an agent's work. @returns named parts of the reward, finite numbers */
 export type RewardVerifier = (work: AgentWork, signal: AbortSignal) => Promise<Record<string, number>>
 
-/** Shells return these for a command that is not executable or does not exist. */
+/** The exit codes of shells for a command that is not executable or does not exist. */
 const NOT_RUN = [126, 127]
-/** Shells and bubblewrap add the number of the signal that killed a program. */
+/** The exit code of shells and bubblewrap for a killed program is this plus the number of the signal. */
 const KILLED = 128
 
 /**
  * Returns the reward of a verifier command: the content of the reward file (a number, or a JSON object of named
- * numbers), otherwise 1 for exit code 0 and 0 for any other. One that was killed, for instance by the kernel when
- * memory ran out, gave no judgement, whatever it had written before.
+ * numbers), otherwise 1 for exit code 0 and 0 for any other. A verifier that was killed, for instance by the kernel
+ * when memory ran out, has no reward, even if it had written one.
  * @throws Error when there is no reward
  */
 export async function readRewards(
@@ -53,13 +54,14 @@ function getSignal(exitCode: number | null): string | undefined {
   return Object.entries(system.signals).find(([, value]) => value === number)?.[0]
 }
 
-/** Far more than named numbers need. */
+/** The maximum size of a reward file, far more than named numbers need. */
 const REWARD_LIMIT_BYTES = 64 * 1024
 
 /**
  * Reads the reward file. A verifier runs the agent's code, which may have put anything at this path: a link is not
  * followed, and a pipe, which would block, is opened non-blocking.
- * @returns undefined if it does not exist @throws Error if it is not a regular file of a reward's size
+ * @returns undefined if it does not exist
+ * @throws Error if it is not a regular file of a reward's size
  */
 async function readReward(path: string): Promise<string | undefined> {
   const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants

@@ -5,7 +5,8 @@ import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import type { ServerRolloutsConfig } from '../options.ts'
 
 /**
- * Checks options of the runner: a client with access to `/rollouts` runs agents on this machine.
+ * Checks the options of a proxy with a runner, because a client with access to `/rollouts` can run agents on this
+ * machine.
  * @throws ProxyError `config_invalid`
  */
 export function checkRollouts({
@@ -17,7 +18,7 @@ export function checkRollouts({
 }: ServeConfig & ServerRolloutsConfig): void {
   if (runner === undefined) return
   if (rolloutServer !== undefined) {
-    reject('runner and rollout-server are two ways to answer /rollouts: leave out one of them')
+    reject('runner and rollout-server both serve /rollouts: omit one of them')
   }
   if (adminKeys.length === 0 && !isLoopback(host)) {
     reject(

@@ -7,7 +7,7 @@ import { HttpClient } from '../http-client.ts'
 export interface ForwardRolloutsOptions {
   /** The URL of the rollout server. */
   serverUrl: string
-  /** The admin key of the rollout server, which is also the proxy's. */
+  /** The admin key of the rollout server: the first one of the proxy. */
   adminKey: string | undefined
 }
 
@@ -16,7 +16,7 @@ interface SessionParams {
 }
 
 /** The response headers that are forwarded. */
-const PASSED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
+const FORWARDED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
 
 /** Creates the routes. Register them in a scope for admins only: their users can run agents. */
 export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginCallback {
@@ -24,24 +24,24 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
   const authorization = options.adminKey === undefined ? {} : { authorization: `Bearer ${options.adminKey}` }
   const http = new HttpClient()
 
-  /** Forwards bytes unbuffered: a response contains heartbeats for hours before it has a result. */
-  async function passOn(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+  /** Forwards a request, and streams its response, which may consist of heartbeats for hours before the result. */
+  async function forward(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const { id } = request.params as SessionParams
-    // A URL resolves these to another path, percent-encoded or not.
+    // URL parsers resolve these segments to another path, even if they are percent-encoded.
     if (id === '.' || id === '..') throw new ProxyError('rollout_not_found', `There is no rollout ${id}`)
     const type = request.headers['content-type']
-    const left = new AbortController()
-    reply.raw.once('close', () => left.abort())
+    const disconnected = new AbortController()
+    reply.raw.once('close', () => disconnected.abort())
     const response = await http
       .open({
         method: request.method as 'GET' | 'POST' | 'DELETE',
         url: `${serverUrl}/rollouts${id === undefined ? '' : `/${encodeURIComponent(id)}`}`,
         headers: { ...authorization, ...(type !== undefined && { 'content-type': type }) },
         ...(request.body instanceof Readable && { body: request.body }),
-        signal: left.signal,
+        signal: disconnected.signal,
       })
       .catch((cause: unknown) => {
-        const message = `The rollout server at ${serverUrl} does not answer`
+        const message = `The rollout server at ${serverUrl} does not respond`
         throw new ProxyError('rollout_server_away', message, { cause })
       })
     if (response.status === 401) {
@@ -49,7 +49,7 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
       const message = `The rollout server at ${serverUrl} rejects the proxy's first admin key: give it the same --admin-key`
       throw new ProxyError('rollout_server_refused', message)
     }
-    const headers = PASSED_HEADERS.flatMap((name) =>
+    const headers = FORWARDED_HEADERS.flatMap((name) =>
       response.headers[name] === undefined ? [] : [[name, response.headers[name]]],
     )
     return reply.code(response.status).headers(Object.fromEntries(headers)).send(response.body)
@@ -59,17 +59,17 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
     app.removeAllContentTypeParsers()
     // The body is streamed; the rollout server limits its length.
     app.addContentTypeParser('*', (_request, body, parsed) => {
-      // Synchronously, because the proxy counts the body's bytes and thus has begun to read them.
+      // Pipes synchronously: the proxy counts the body's bytes, so the stream is already being read.
       parsed(
         null,
         pipeline(body, new PassThrough(), () => {}),
       )
     })
     const schema = { hide: true }
-    app.post('/rollouts', { schema }, passOn)
-    app.get('/rollouts', { schema }, passOn)
-    app.get('/rollouts/:id', { schema }, passOn)
-    app.delete('/rollouts/:id', { schema }, passOn)
+    app.post('/rollouts', { schema }, forward)
+    app.get('/rollouts', { schema }, forward)
+    app.get('/rollouts/:id', { schema }, forward)
+    app.delete('/rollouts/:id', { schema }, forward)
     app.addHook('onClose', () => http.close())
     done()
   }

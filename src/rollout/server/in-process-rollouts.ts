@@ -1,4 +1,4 @@
-/** Rollouts that run in this process, with the runner that its options select. */
+/** Rollouts that run in this process, with the configured runner. */
 import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import { createRunner } from '../create-runner.ts'
@@ -8,11 +8,11 @@ import type { RolloutOwners } from './owners.ts'
 import { toRolloutSettings } from './request.ts'
 import { Rollouts } from './rollouts.ts'
 
-/** A caller that lost its connection or was restarted reconnects within this time. */
+/** The time that a caller has to reconnect after it lost its connection or was restarted. */
 const CALLER_GRACE_MS = 30_000
 
 /** The proxy that agents use. It may be this process, which has no address before it listens. */
-interface Proxy {
+interface ProxyConnection {
   proxyUrl: string
   adminKeys: readonly string[]
   /** A PEM file of authorities to trust in addition to those of Node.js. */
@@ -49,10 +49,10 @@ export class InProcessRollouts {
   }
 
   /**
-   * Starts the rollouts; earlier requests wait for it. It must be called once.
+   * Starts the rollouts. Requests that arrived earlier wait for this. Call it once.
    * @throws ProxyError `proxy_failed`, and errors of the runner's preparation
    */
-  async begin(proxy: Proxy): Promise<void> {
+  async begin(proxy: ProxyConnection): Promise<void> {
     const loop = new RemoteAgentLoop({
       ...this.#config,
       ...proxy,

@@ -12,7 +12,10 @@ export { checkRollouts } from './check-rollouts.ts'
 
 type RolloutsConfig = ServerRolloutsConfig & { adminKeys: readonly string[]; db?: string }
 
-/** Opens the rollouts. `own` are those of this process, if it has a runner. @throws ProxyError `config_invalid` */
+/**
+ * Creates the rollouts and their routes. `own` is set if this process runs the rollouts.
+ * @throws ProxyError `config_invalid`
+ */
 export function openRollouts(
   config: RolloutsConfig,
   logger: Logger,

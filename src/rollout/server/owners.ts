@@ -2,15 +2,22 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 
 /**
- * Forwards a request, whose body has been read, to the owner of the rollout, and the response to the client.
+ * A function that forwards a request to the node that owns the rollout, and the response to the client. `body` is the
+ * text of a request body that has been read already.
  * @throws ProxyError `proxy_away`
  */
 type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: string) => Promise<FastifyReply>
 
 export interface RolloutOwners {
-  /** Claims a rollout for this node. @returns undefined if this node owns it */
+  /**
+   * Claims a rollout for this node.
+   * @returns undefined if this node owns it, otherwise a function that forwards requests to its owner
+   */
   claim(rolloutId: string): Promise<ForwardRollout | undefined>
-  /** Finds the owner of a rollout. @returns undefined if no other node owns it */
+  /**
+   * Finds the owner of a rollout.
+   * @returns undefined if no other node owns it, otherwise a function that forwards requests to its owner
+   */
   find(rolloutId: string): Promise<ForwardRollout | undefined>
   /** Releases a rollout of this node. Never rejects. */
   release(rolloutId: string): void

@@ -1,5 +1,6 @@
 /**
- * The rollouts of a server: running and queued ones, each once however often it is requested, and the latest results.
+ * The rollouts of a server: queued and running ones, and the results of the latest ones. A rollout that is requested
+ * several times runs once.
  */
 import { randomUUID } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
@@ -32,27 +33,30 @@ export interface RolloutsOptions {
   run(request: RolloutRequest, signal: AbortSignal): Promise<RolloutResult>
   /** The number of concurrent rollouts; others wait in order of arrival. */
   concurrency: number
-  /** How long a rollout without callers waits for one to return before its agent is stopped. */
+  /** How long a rollout continues without callers before its agent is stopped. */
   graceMs: number
   /** Called with the id of a rollout when it is removed from memory. */
   onRemoved?: ((rolloutId: string) => void) | undefined
 }
 
-/** Results are kept for retries after a connection failed before they were read completely. */
-const KEPT_BYTES = 256 * 1024 * 1024
-const KEPT_ROLLOUTS = 10_000
+/**
+ * The limits of stored results. A client requests a result again if its connection failed before it had read it
+ * completely.
+ */
+const MAX_STORED_BYTES = 256 * 1024 * 1024
+const MAX_ROLLOUTS = 10_000
 
 interface RolloutEntry {
   readonly request: RolloutRequest & { rollout_id: string }
   readonly createdAt: number
   readonly cancellation: AbortController
-  /** The response as JSON. It never rejects. */
+  /** The response as JSON. The promise never rejects. */
   readonly response: Promise<string>
   status: RolloutState
   endedAt: number | null
   callers: number
   graceTimer: NodeJS.Timeout | undefined
-  /** The size of what is kept, its response and its request. */
+  /** The size of the stored response and request, in characters of JSON. */
   bytes: number
   outcome: Pick<RolloutSummary, 'session_id' | 'reward' | 'tries' | 'error'>
 }
@@ -62,15 +66,15 @@ const NO_OUTCOME = { session_id: null, reward: null, tries: null, error: null }
 export class Rollouts {
   readonly #options: RolloutsOptions
   readonly #gate: SessionGate
-  /** The rollouts in the order of their start. */
+  /** The rollouts by id, in the order of their first requests. */
   readonly #entries = new Map<string, RolloutEntry>()
-  #keptBytes = 0
+  #storedBytes = 0
   #isClosing = false
-  /** The outcomes of ended rollouts. */
+  /** The number of ended rollouts by outcome. */
   readonly ended = { done: 0, failed: 0, cancelled: 0 }
   /** The total duration of ended rollouts, without their time in the queue. */
   seconds = 0
-  /** The number of times that their agents were run. */
+  /** The number of attempts of the rollouts that returned a result. */
   tries = 0
 
   constructor(options: RolloutsOptions) {
@@ -90,7 +94,7 @@ export class Rollouts {
    * Starts a rollout, or joins the one with this id.
    * @param signal aborts when the caller has disconnected
    * @returns its response as JSON
-   * @throws ProxyError `invalid_request` when the id is that of another rollout, `shutting_down`
+   * @throws ProxyError `invalid_request` when the rollout with this id has other parameters, `shutting_down`
    */
   requestRollout(
     request: RolloutRequest,
@@ -112,7 +116,7 @@ export class Rollouts {
     return [...this.#entries.values()].toReversed().map(toSummary)
   }
 
-  /** @throws ProxyError `rollout_not_found` */
+  /** Returns a rollout. @throws ProxyError `rollout_not_found` */
   get(rolloutId: string): RolloutSummary {
     return toSummary(this.#entry(rolloutId))
   }
@@ -126,12 +130,15 @@ export class Rollouts {
     const entry = this.#entry(rolloutId)
     entry.cancellation.abort(createCancelledError('it was removed'))
     await entry.response
-    // A new rollout may have this id meanwhile.
-    if (this.#entries.get(rolloutId) === entry) this.#forget(rolloutId)
+    // Meanwhile a new rollout may have started with this id.
+    if (this.#entries.get(rolloutId) === entry) this.#removeEntry(rolloutId)
     return toSummary(entry)
   }
 
-  /** Rejects new rollouts and stops running ones after a while. @returns whether all of them ended by themselves */
+  /**
+   * Rejects new rollouts, and cancels those that have not ended after `graceMs`.
+   * @returns whether none was cancelled
+   */
   async stop(graceMs: number): Promise<boolean> {
     this.#isClosing = true
     const entries = [...this.#entries.values()].filter(({ endedAt }) => endedAt === null)
@@ -179,8 +186,8 @@ export class Rollouts {
     this.ended[entry.status as keyof typeof this.ended] += 1
     const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...response })
     // A failed or cancelled rollout is started again when it is requested again.
-    if (entry.status === 'done') this.#keep(entry, text.length + JSON.stringify(request).length)
-    else this.#forget(request.rollout_id)
+    if (entry.status === 'done') this.#storeResult(entry, text.length + JSON.stringify(request).length)
+    else this.#removeEntry(request.rollout_id)
     return text
   }
 
@@ -220,17 +227,17 @@ export class Rollouts {
     else signal.addEventListener('abort', leave, { once: true })
   }
 
-  #keep(entry: RolloutEntry, bytes: number): void {
+  #storeResult(entry: RolloutEntry, bytes: number): void {
     entry.bytes = bytes
-    this.#keptBytes += bytes
+    this.#storedBytes += bytes
     for (const [id, { endedAt }] of this.#entries) {
-      if (this.#keptBytes <= KEPT_BYTES && this.#entries.size <= KEPT_ROLLOUTS) return
-      if (endedAt !== null) this.#forget(id)
+      if (this.#storedBytes <= MAX_STORED_BYTES && this.#entries.size <= MAX_ROLLOUTS) return
+      if (endedAt !== null) this.#removeEntry(id)
     }
   }
 
-  #forget(rolloutId: string): void {
-    this.#keptBytes -= this.#entries.get(rolloutId)?.bytes ?? 0
+  #removeEntry(rolloutId: string): void {
+    this.#storedBytes -= this.#entries.get(rolloutId)?.bytes ?? 0
     this.#entries.delete(rolloutId)
     this.#options.onRemoved?.(rolloutId)
   }

@@ -12,17 +12,17 @@ import type { RolloutSummary, Rollouts } from './rollouts.ts'
 
 export interface RolloutRoutesOptions {
   rollouts: Rollouts
-  /** The owners of rollouts if there are several nodes. Absent: this process owns all. */
+  /** The owners of rollouts, if there are several nodes. Absent: this process owns all rollouts. */
   owners?: RolloutOwners | undefined
   /** The heartbeat interval of a pending response: it may take hours, and intermediaries close idle connections. */
   heartbeatMs?: number | undefined
 }
 
-/** A row may contain images. */
+/** The limit of a request body, in which a row may contain images. */
 const BODY_LIMIT_BYTES = 100_000_000
 const HEARTBEAT_MS = 15_000
 
-interface ById {
+interface RolloutRoute {
   Params: { id: string }
 }
 
@@ -30,7 +30,7 @@ interface ById {
 export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallback {
   const { rollouts, owners } = options
   return (app: FastifyInstance, _options, done) => {
-    // JSON only: a page of another site cannot send it without a preflight request.
+    // Accepts JSON only: a web page of another origin cannot send it without a preflight request.
     app.removeAllContentTypeParsers()
     const json = app.getDefaultJsonParser('error', 'error')
     app.addContentTypeParser(
@@ -50,16 +50,16 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
       return { rollouts: all.sort((a, b) => b.created_at - a.created_at) }
     })
     const byId = (serve: (id: string) => unknown) =>
-      async function serveOrForward(request: FastifyRequest<ById>, reply: FastifyReply) {
+      async function serveOrForward(request: FastifyRequest<RolloutRoute>, reply: FastifyReply) {
         const forward = await owners?.find(request.params.id)
         return forward === undefined ? serve(request.params.id) : forward(request, reply)
       }
-    app.get<ById>(
+    app.get<RolloutRoute>(
       '/rollouts/:id',
       { schema },
       byId((id) => rollouts.get(id)),
     )
-    app.delete<ById>(
+    app.delete<RolloutRoute>(
       '/rollouts/:id',
       { schema },
       byId((id) => rollouts.remove(id)),
@@ -68,7 +68,7 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
   }
 }
 
-/** Responds to `POST /rollouts`. It sends spaces, with which JSON may begin, until the rollout has ended. */
+/** Responds to `POST /rollouts`. Until the rollout has ended it sends spaces, which JSON permits before a value. */
 async function handleRollout(
   { rollouts, owners, heartbeatMs = HEARTBEAT_MS }: RolloutRoutesOptions,
   request: FastifyRequest,
@@ -79,9 +79,9 @@ async function handleRollout(
   const forward = await owners?.claim(rollout_id)
   if (forward !== undefined) return forward(request, reply, JSON.stringify(rollout))
   const response = reply.raw
-  const left = new AbortController()
-  const waited = rollouts.requestRollout(rollout, left.signal)
-  response.once('close', () => left.abort())
+  const disconnected = new AbortController()
+  const waited = rollouts.requestRollout(rollout, disconnected.signal)
+  response.once('close', () => disconnected.abort())
   reply.hijack()
   response.writeHead(200, {
     'content-type': 'application/json',

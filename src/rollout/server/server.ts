@@ -6,7 +6,7 @@ import type { Rollouts } from './rollouts.ts'
 import { type RolloutRoutesOptions, rolloutRoutes } from './routes.ts'
 
 export interface RolloutServerOptions extends RolloutRoutesOptions {
-  /** The keys that grant access; without any, the server is open to all that can reach it. */
+  /** The keys that grant access; without any, every client that can connect has access. */
   keys: readonly string[]
 }
 
@@ -32,11 +32,11 @@ export function buildRolloutServer(options: RolloutServerOptions): FastifyInstan
   return app
 }
 
-/** @throws ProxyError `unauthorized` */
+/** Checks the key of a request. @throws ProxyError `unauthorized` */
 function authorize(authorization: string | undefined, keys: readonly string[]): void {
   if (keys.length === 0) return
   const presented = digest(/^Bearer +(.+)$/i.exec(authorization ?? '')?.[1] ?? '')
-  // All keys are compared, so that the time taken reveals nothing.
+  // Compares all keys, so that the duration does not reveal which of them matches.
   if (keys.filter((key) => timingSafeEqual(digest(key), presented)).length > 0) return
   throw new ProxyError('unauthorized', 'A rollout server requires an admin key, as a bearer token')
 }
@@ -60,7 +60,7 @@ function formatMetrics({ running, waiting, ended, seconds, tries }: Rollouts): s
   return `${lines.join('\n')}\n`
 }
 
-/** Converts an error. Fastify has its own errors for invalid JSON and bodies that are too long. */
+/** Converts an error to a ProxyError. Fastify throws its own errors for invalid JSON and bodies that are too long. */
 function toRequestError(thrown: unknown): ProxyError {
   const { statusCode, message } = thrown as { statusCode?: number; message?: string }
   if (thrown instanceof ProxyError || statusCode === undefined || statusCode >= 500)

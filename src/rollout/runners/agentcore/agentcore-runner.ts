@@ -15,7 +15,7 @@ import { SessionGate } from './session-gate.ts'
 import { SessionStops } from './session-stops.ts'
 
 export interface AgentCoreRunnerOptions {
-  /** The ARN of the agent's runtime. Credentials are found as by every AWS client. */
+  /** The ARN of the agent's runtime. Credentials come from the default provider chain of the AWS SDK. */
   arn: string
   /** The name of the runtime's endpoint. */
   qualifier?: string | undefined
@@ -32,17 +32,20 @@ export interface AgentCoreRunnerOptions {
   maxSessions?: number
   /** The time limit from the session's admission to its result. */
   timeLimitMs?: number
-  /** A folder that records sessions that were started and not stopped. */
+  /** The folder of the ledger, which lists the sessions that were started and not stopped. */
   ledger?: string
   /** The interval at which the ledger is checked for sessions of dead processes. */
   lookAgainMs?: number
   /** The wait before a rejected API call is retried; it doubles each time. */
   retryBaseMs?: number
-  /** Called with warnings for the user. Default: a warning of the process. */
+  /** Called with warnings for the user. Default: `process.emitWarning`. */
   warn?(text: string): void
   /** Returns a random number from 0 to 1; default: `Math.random`. */
   random?: () => number
-  /** The clock of the rate limit; that of the runtime's first runner applies. Default: this process's time. */
+  /**
+   * The clock of the rate limiter. All runners of a runtime share the limiter, with the clock of the first one.
+   * Default: the real time.
+   */
   clock?: LimiterClock
 }
 
@@ -50,14 +53,14 @@ const TPS = 25
 const MAX_SESSIONS = 500
 const TIME_LIMIT_MS = 30 * 60_000
 const LEDGER = './agentcore-sessions'
-const LOOK_AGAIN_MS = 60_000
+const TAKE_OVER_INTERVAL_MS = 60_000
 const RETRY_BASE_MS = 1_000
 /** AgentCore's default endpoint. */
 const DEFAULT_QUALIFIER = 'DEFAULT'
-/** The length of the trial's part of a session's name. */
-const NAME_LENGTH = 100
+/** The maximum length of the rollout's session id within the id of the AgentCore session. */
+const MAX_NAME_LENGTH = 100
 
-/** Runs each agent in a session of AWS Bedrock AgentCore Runtime; the agent reports its reward. */
+/** A runner of agents in sessions of AWS Bedrock AgentCore Runtime; the agents report their rewards. */
 export class AgentCoreRunner implements AgentRunner {
   readonly #endpoint: AgentCoreEndpoint
   readonly #results: ResultSource
@@ -66,8 +69,8 @@ export class AgentCoreRunner implements AgentRunner {
   readonly #counts = new RunCounts()
   readonly #timeLimitMs: number
   readonly #openLedger: () => Promise<Ledger>
-  readonly #lookAgainMs: number
-  #looking: NodeJS.Timeout | undefined
+  readonly #takeOverIntervalMs: number
+  #takeOverTimer: NodeJS.Timeout | undefined
   #prepared: Promise<Ledger> | undefined
 
   /** @throws ProxyError `config_invalid` */
@@ -85,16 +88,16 @@ export class AgentCoreRunner implements AgentRunner {
     this.#gate = new SessionGate(maxSessions)
     this.#stops = new SessionStops({ endpoint: this.#endpoint, retryBaseMs, random, warn })
     this.#timeLimitMs = options.timeLimitMs ?? TIME_LIMIT_MS
-    this.#lookAgainMs = options.lookAgainMs ?? LOOK_AGAIN_MS
+    this.#takeOverIntervalMs = options.lookAgainMs ?? TAKE_OVER_INTERVAL_MS
     this.#openLedger = () => Ledger.open(ledger, { arn, qualifier })
   }
 
   async prepare(signal: AbortSignal): Promise<void> {
-    await this.#ledger(signal)
+    await this.#getLedger(signal)
   }
 
   async run(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
-    const ledger = await this.#ledger(signal)
+    const ledger = await this.#getLedger(signal)
     const leave = await this.#gate.enter(signal)
     this.#counts.countStart()
     const session = newSession(task)
@@ -110,7 +113,7 @@ export class AgentCoreRunner implements AgentRunner {
       else throw error
     } finally {
       this.#counts.countEnd(result?.status === 'completed')
-      // Its slot is released when it has stopped: until then it counts towards the account's quota.
+      // Releases the slot when the session has stopped: until then it counts towards the account's quota.
       if (session.mayExist) this.#stops.stop(session.id, ledger, leave)
       else await ledger.recordClosed(session.id).finally(leave)
     }
@@ -123,7 +126,7 @@ export class AgentCoreRunner implements AgentRunner {
   }
 
   async close(): Promise<void> {
-    clearInterval(this.#looking)
+    clearInterval(this.#takeOverTimer)
     await this.#stops.close()
     await this.#results.close()
     await this.#endpoint.close()
@@ -131,6 +134,7 @@ export class AgentCoreRunner implements AgentRunner {
     await ledger?.close()
   }
 
+  /** Checks a last time for a result, and otherwise returns the result of a session that exceeded its time limit. */
   async #createTimeoutResult(session: AgentCoreSession): Promise<AgentResult> {
     const late = await this.#results.checkOnce(session).catch(() => undefined)
     const seconds = this.#timeLimitMs / 1000
@@ -138,8 +142,8 @@ export class AgentCoreRunner implements AgentRunner {
     return late ?? { status: 'timeout', rewards: {}, error }
   }
 
-  /** Prepares the runner once, and again after a failure. */
-  #ledger(signal: AbortSignal): Promise<Ledger> {
+  /** Returns the ledger. The first invocation prepares the runner, as does the first one after a failure. */
+  #getLedger(signal: AbortSignal): Promise<Ledger> {
     this.#prepared ??= this.#prepare(signal).catch((error: unknown) => {
       this.#prepared = undefined
       throw error
@@ -152,8 +156,8 @@ export class AgentCoreRunner implements AgentRunner {
     await this.#results.prepare(signal)
     const ledger = await this.#openLedger()
     for (const left of ledger.openSessions) this.#stops.stop(left, ledger)
-    // Only this covers processes that die later, or on another machine.
-    this.#looking = setInterval(() => this.#takeOver(ledger), this.#lookAgainMs).unref()
+    // Repeated, because processes may die later, and those of other machines count as dead only after a while.
+    this.#takeOverTimer = setInterval(() => this.#takeOver(ledger), this.#takeOverIntervalMs).unref()
     return ledger
   }
 
@@ -191,7 +195,7 @@ function createMissingOptionError(results: string, flag: string): ProxyError {
 
 function newSession(task: AgentTask): AgentCoreSession {
   const { sessionId, sample, openaiBaseUrl, apiKey, modelName, samplingParams } = task
-  const name = sessionId.replace(/[^A-Za-z0-9]+/g, '-').slice(0, NAME_LENGTH)
+  const name = sessionId.replace(/[^A-Za-z0-9]+/g, '-').slice(0, MAX_NAME_LENGTH)
   return {
     id: `llm-proxy-${name}-${randomUUID()}`,
     inputId: sessionId.replace(/[^A-Za-z0-9.~:-]/g, '-'),
@@ -204,7 +208,7 @@ function newSession(task: AgentTask): AgentCoreSession {
 
 const MINUTE_MS = 60_000
 
-/** The counters of a batch. */
+/** The counters of a runner's sessions. */
 class RunCounts {
   #started = 0
   #throttled = 0

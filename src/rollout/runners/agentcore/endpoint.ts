@@ -1,4 +1,7 @@
-/** The two operations of AgentCore's data plane, within the rate limit of the endpoint, retried if that is safe. */
+/**
+ * The client of AgentCore's data plane, with its two operations: invoke and stop a session. API calls respect the rate
+ * limit of the endpoint, and are retried if that is safe.
+ */
 import { addAbortSignal, type Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
@@ -14,11 +17,14 @@ import type { AgentCoreSession } from './result-source.ts'
 export interface EndpointOptions {
   /** `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/name-id` */
   arn: string
-  /** The name of the endpoint. */
+  /** The name of the runtime's endpoint. */
   qualifier: string
   /** The rate limit in API calls per second. */
   tps: number
-  /** The number of concurrent API calls: an agent that does not work in the background keeps one open until its end. */
+  /**
+   * The maximum number of concurrent API calls: an agent that does not work in the background keeps one open until its
+   * end.
+   */
   maxCalls: number
   retryBaseMs: number
   /** Returns a random number from 0 to 1, as `Math.random` does. */
@@ -27,11 +33,12 @@ export interface EndpointOptions {
   onThrottled(): void
 }
 
-/** The maximum attempts of a rejected API call; the limiter slows down meanwhile. */
-const TRIES = 8
+/** The maximum number of attempts of an API call; the limiter slows down meanwhile. */
+const MAX_ATTEMPTS = 8
 /** How long to wait for a cancelled start: a cold one takes seconds. */
-const START_LIMIT_MS = 60_000
+const START_TIMEOUT_MS = 60_000
 const MAX_PAYLOAD_BYTES = 100_000_000
+/** The kinds of errors after which nothing was started and a retry may succeed. */
 const RETRYABLE: readonly AgentCoreErrorKind[] = ['throttled', 'quota', 'conflict']
 const ARN = /^arn:[\w-]+:bedrock-agentcore:([\w-]+):\d*:runtime\/.+$/
 
@@ -72,7 +79,7 @@ export class AgentCoreEndpoint {
   }
 
   /**
-   * Starts a session and sets its `mayExist`, which is also true while that is unknown.
+   * Starts a session. Afterwards its `mayExist` is false only if it was certainly not created.
    * @returns the parsed response of the agent's program; undefined when it is not JSON
    * @throws AgentCoreError; `signal.reason`
    */
@@ -91,8 +98,8 @@ export class AgentCoreEndpoint {
   }
 
   /**
-   * Sends a payload to a session that may be running. It is idempotent, and therefore also retried when the call was
-   * lost.
+   * Sends a poll to a session. Polls are idempotent, so they are also retried if it is unknown whether the call
+   * arrived.
    */
   async pollSession(sessionId: string, payload: object, signal: AbortSignal): Promise<unknown> {
     const body = encode(payload)
@@ -107,7 +114,9 @@ export class AgentCoreEndpoint {
     const starting = this.#starting.get(sessionId)
     if ((await this.#stop(sessionId, signal)) === 'stopped' || starting === undefined) return
     // A start that was cancelled in flight may still create the session that did not exist.
-    await raceAbort(starting, AbortSignal.any([signal, AbortSignal.timeout(START_LIMIT_MS)])).catch(() => {})
+    await raceAbort(starting, AbortSignal.any([signal, AbortSignal.timeout(START_TIMEOUT_MS)])).catch(
+      () => {},
+    )
     await this.#stop(sessionId, signal)
   }
 
@@ -131,8 +140,8 @@ export class AgentCoreEndpoint {
   }
 
   /**
-   * Starts a session. After an abort it throws at once and the call continues in the background, because only its
-   * outcome shows whether the session was created.
+   * Starts a session. An abort ends the wait, and the call continues in the background, because only its outcome shows
+   * whether the session was created.
    */
   async #invokeDetached(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
     const response = this.#invoke(sessionId, payload, this.#closing.signal)
@@ -168,12 +177,12 @@ export class AgentCoreEndpoint {
       return await call()
     } catch (error) {
       signal.throwIfAborted()
-      const refusal = toAgentCoreError(error)
-      if (refusal.kind === 'throttled') {
+      const apiError = toAgentCoreError(error)
+      if (apiError.kind === 'throttled') {
         this.#limiter.reportThrottled()
         this.#options.onThrottled()
       }
-      throw refusal
+      throw apiError
     }
   }
 
@@ -187,7 +196,7 @@ export class AgentCoreEndpoint {
       try {
         return await call()
       } catch (error) {
-        if (!(error instanceof AgentCoreError) || !again.includes(error.kind) || failures === TRIES)
+        if (!(error instanceof AgentCoreError) || !again.includes(error.kind) || failures === MAX_ATTEMPTS)
           throw error
         await pause(computeBackoffMs(retryBaseMs, failures, random), signal)
       }

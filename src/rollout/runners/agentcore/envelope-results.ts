@@ -1,6 +1,6 @@
 /**
- * Results by polling the session itself, without S3: the envelope of agentcore-rl-toolkit 0.2 (`AgentCoreRuntimeApp`).
- * An app that does not support the envelope and responds when it is done works, too.
+ * Receives results by polling the session itself, without S3, in the envelope of agentcore-rl-toolkit 0.2
+ * (`AgentCoreRuntimeApp`). Apps that do not support the envelope and respond when they are done are supported, too.
  */
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
@@ -21,8 +21,8 @@ const State = Type.Object({
 })
 
 const FIRST_POLL_MS = 1_000
-/** Each poll counts towards the quota. */
-const LONGEST_POLL_MS = 10_000
+/** The maximum poll interval; each poll counts towards the quota. */
+const MAX_POLL_MS = 10_000
 const POLL_GROWTH = 1.5
 
 export class EnvelopeResults implements ResultSource {
@@ -36,11 +36,15 @@ export class EnvelopeResults implements ResultSource {
 
   async run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult> {
     const { id, inputId, payload, model } = session
-    const start = { ...payload, _config: model, ...addEnvelope(id, { operation: 'start', background: true }) }
+    const start = {
+      ...payload,
+      _config: model,
+      ...createEnvelope(id, { operation: 'start', background: true }),
+    }
     const response = await this.#endpoint.start(session, start, signal)
     if (!isState(response, id)) return toAgentResult(response, inputId)
     let state = response
-    for (let waitMs = FIRST_POLL_MS; ; waitMs = Math.min(LONGEST_POLL_MS, waitMs * POLL_GROWTH)) {
+    for (let waitMs = FIRST_POLL_MS; ; waitMs = Math.min(MAX_POLL_MS, waitMs * POLL_GROWTH)) {
       const result = parseState(state, inputId)
       if (result !== undefined) return result
       await pause(waitMs, signal)
@@ -49,20 +53,20 @@ export class EnvelopeResults implements ResultSource {
   }
 
   async checkOnce({ id, inputId }: AgentCoreSession): Promise<AgentResult | undefined> {
-    return parseState(await this.#poll(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
+    return parseState(await this.#poll(id, AbortSignal.timeout(MAX_POLL_MS)), inputId)
   }
 
   async close(): Promise<void> {}
 
   async #poll(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
-    const response = await this.#endpoint.pollSession(id, addEnvelope(id, { operation: 'get' }), signal)
+    const response = await this.#endpoint.pollSession(id, createEnvelope(id, { operation: 'get' }), signal)
     if (isState(response, id)) return response
     throw new AgentCoreError('agent', `it responded to a poll with ${quote(response)}`)
   }
 }
 
-/** Adds the envelope. The session has one invocation, with the session's id. */
-function addEnvelope(id: string, more: object): object {
+/** Creates the envelope. A session has one invocation, with the session's id. */
+function createEnvelope(id: string, more: object): object {
   return { _agentcore_runtime: { version: 1, invocation_id: id, ...more } }
 }
 

@@ -1,7 +1,8 @@
 /**
- * A ledger on disk of AgentCore sessions that may be running: a session costs money until it is stopped, even after its
- * process has ended. Each runner writes its own file in a shared folder, `{"opened": id}` before a session is started
- * and `{"closed": id}` when it is stopped; another runner takes over the open sessions of a dead one.
+ * A ledger on disk of AgentCore sessions that may be running: a session costs money until it is stopped, even after the
+ * process that started it has ended. Each runner writes its own file in a shared folder, `{"opened": id}` before a
+ * session is started and `{"closed": id}` when it is stopped; another runner takes over the open sessions of a dead
+ * one.
  */
 import { randomUUID } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, readFile, stat, unlink, utimes } from 'node:fs/promises'
@@ -23,7 +24,7 @@ const Head = Type.Object({
 })
 const Entry = Type.Object({ opened: Type.Optional(Type.String()), closed: Type.Optional(Type.String()) })
 
-/** The endpoint of the sessions. */
+/** The AgentCore endpoint of a ledger's sessions. */
 export interface LedgerEndpoint {
   arn: string
   /** `DEFAULT` if none was configured. */
@@ -32,7 +33,10 @@ export interface LedgerEndpoint {
 
 /** The interval at which a live process touches its file. */
 const TOUCH_MS = 60_000
-/** A file untouched for this long has no live process, whichever process has its pid now and on whichever machine. */
+/**
+ * A file that was not touched for this long belongs to a dead process, even if another process has its pid or it ran on
+ * another machine.
+ */
 const DEAD_AFTER_MS = 5 * TOUCH_MS
 const SUFFIX = '.sessions.jsonl'
 
@@ -54,7 +58,7 @@ export class Ledger {
   }
 
   /**
-   * Creates a ledger file, and takes over sessions.
+   * Creates a ledger file, and takes over the open sessions of dead processes.
    * @param folder created if it does not exist
    * @throws Error of the file system
    */
@@ -85,7 +89,7 @@ export class Ledger {
     if (left.size === 0) return []
     const sessions = [...new Set([...left.values()].flat())]
     for (const opened of sessions) this.#open.add(opened)
-    // Write our file before theirs is removed, so that each open session is in a file at any time.
+    // The own file is written before the old ones are removed, so that each open session is in a file at any time.
     await this.#append(...sessions.map((opened) => ({ opened })))
     await Promise.all([...left.keys()].map((old) => unlink(old).catch(() => {})))
     return sessions
@@ -107,7 +111,7 @@ export class Ledger {
     await this.#append({ closed: sessionId })
   }
 
-  /** Closes the file, which is kept if a session is open. */
+  /** Closes the file, and removes it unless a session is open. */
   async close(): Promise<void> {
     clearInterval(this.#touch)
     await this.#lastWrite.catch(() => {})
@@ -152,7 +156,10 @@ async function readLeftOpen(
   return left
 }
 
-/** Ignores a line truncated by a crash: its session was either not started yet, or is stopped a second time. */
+/**
+ * Returns the sessions that are open after these entries. A line truncated by a crash is ignored: its session was not
+ * started yet, or is stopped a second time.
+ */
 function findOpenSessions(lines: readonly string[]): string[] {
   const open = new Set<string>()
   for (const line of lines) {

@@ -21,17 +21,19 @@ const REAL_CLOCK: LimiterClock = {
   },
 }
 
-/** The part of a timer's delay that is compensated, so that a busy machine still nearly reaches the rate. */
+/**
+ * The maximum delay of a timer for which later calls compensate, so that a busy machine still nearly reaches the rate.
+ */
 const CATCH_UP_MS = 100
 const WINDOW_MS = 1_000
-/** Concurrent calls are throttled together, which counts as one event. */
-const ONE_EVENT_MS = 1_000
-/** The fraction of the rate that is regained per second: from a half to all of it in 10 s. */
+/** Reports within this time count as one event, because concurrent calls are throttled together. */
+const THROTTLE_EVENT_MS = 1_000
+/** The fraction of the full rate by which the rate recovers per second: from half to full in 10 s. */
 const RECOVERY_PER_S = 0.05
-/** The lowest fraction of the rate. */
-const SLOWEST = 1 / 32
+/** The lowest fraction of the full rate after throttling. */
+const MIN_RATE_FRACTION = 1 / 32
 
-/** Grants calls at a rate that halves when the service throttles, and recovers. */
+/** A limiter whose rate halves when the service throttles a call, and then recovers. */
 export class RateLimiter {
   readonly #clock: LimiterClock
   readonly #waiting: Record<ApiRequestKind, Set<() => void>> = {
@@ -79,15 +81,15 @@ export class RateLimiter {
   /** Reports that the service has throttled a call. */
   reportThrottled(): void {
     const nowMs = this.#clock.nowMs()
-    if (nowMs - this.#throttledAtMs < ONE_EVENT_MS) return
-    this.#rate = Math.max(this.#fullRate * SLOWEST, this.rate / 2)
+    if (nowMs - this.#throttledAtMs < THROTTLE_EVENT_MS) return
+    this.#rate = Math.max(this.#fullRate * MIN_RATE_FRACTION, this.rate / 2)
     this.#rateAtMs = nowMs
     this.#throttledAtMs = nowMs
   }
 
   #schedule(): void {
     if (this.#timer !== undefined || this.#nextKind() === undefined) return
-    // Timers count whole milliseconds and may fire slightly early: schedule again.
+    // Timers count whole milliseconds and may fire slightly early; then the task schedules itself again.
     const delayMs = Math.max(0, Math.ceil(this.#dueAtMs - this.#clock.nowMs()))
     this.#timer = this.#clock.after(delayMs, () => {
       this.#timer = undefined
@@ -96,7 +98,10 @@ export class RateLimiter {
     })
   }
 
-  /** The time of the next call: paced, and at least a second after the call that must leave the window first. */
+  /**
+   * The earliest time of the next call: after the pacing interval, and at least one second after the call that is
+   * `fullRate` calls before it.
+   */
   get #dueAtMs(): number {
     const leaves = this.#grantedAtMs.at(-Math.ceil(this.#fullRate)) ?? Number.NEGATIVE_INFINITY
     return Math.max(this.#nextAtMs, leaves + WINDOW_MS)
@@ -119,7 +124,7 @@ export class RateLimiter {
   }
 }
 
-/** Limiters by endpoint: the quota is the service's, however many runners of this process share it. */
+/** The limiters by endpoint. All runners of this process share the quota of an endpoint. */
 const limiters = new Map<string, RateLimiter>()
 
 /** Returns the limiter of an endpoint, one for the process; the lowest requested rate applies. */

@@ -14,8 +14,8 @@ export class ResultBucket {
   }
 
   /**
-   * Checks access by reading a missing object. @throws ProxyError `config_invalid` when S3 does not report it as
-   * missing
+   * Checks access by reading a missing object.
+   * @throws ProxyError `config_invalid` when S3 does not report it as missing
    */
   async prepare(experiment: string, signal: AbortSignal): Promise<void> {
     try {
@@ -28,8 +28,9 @@ export class ResultBucket {
   }
 
   /**
-   * Reads an object. @returns undefined if it does not exist @throws Error of the SDK after its retries;
-   * `signal.reason`
+   * Reads an object.
+   * @returns undefined if it does not exist
+   * @throws Error of the SDK after its retries; `signal.reason`
    */
   async get(key: string, signal: AbortSignal): Promise<string | undefined> {
     const { sdk, client } = await this.#open()
@@ -61,7 +62,7 @@ export class ResultBucket {
       client: new sdk.S3Client({
         region: this.#region,
         followRegionRedirects: true,
-        // A result that took hours to compute deserves more retries.
+        // More than the SDK's default, because a result may have taken hours to compute.
         maxAttempts: 10,
         // A self-hosted server has no host name for each bucket.
         forcePathStyle: (AWS_ENDPOINT_URL_S3 ?? AWS_ENDPOINT_URL) !== undefined,

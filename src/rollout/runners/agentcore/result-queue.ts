@@ -17,13 +17,13 @@ export interface ResultQueueOptions {
 
 const LONG_POLL_S = 20
 /** Messages for other readers become visible to them again after this time. */
-const HIDDEN_S = 30
-const AT_ONCE = 10
+const VISIBILITY_TIMEOUT_S = 30
+const BATCH_SIZE = 10
 const RETRY_BASE_MS = 1_000
 /** The number of consecutive failures before the user is warned. */
 const WARN_AFTER = 3
 
-/** Reads the queue while results are expected. */
+/** A reader of the queue, which polls while results are expected. */
 export class ResultQueue {
   readonly url: string
   readonly #options: ResultQueueOptions
@@ -49,7 +49,7 @@ export class ResultQueue {
     }
   }
 
-  /** Waits for a message about the session's result and resolves with its key. */
+  /** Waits for a message about the session's result. @returns the key of the result's object */
   waitForKey(sessionId: string): Promise<string> {
     const { promise, resolve } = Promise.withResolvers<string>()
     this.#expected.set(sessionId, resolve)
@@ -84,7 +84,7 @@ export class ResultQueue {
         await pause(computeBackoffMs(RETRY_BASE_MS, failures, this.#options.random), signal).catch(() => {})
       }
     }
-    // Synchronous with the last check of the expected results, so that the next `expect` starts a new loop.
+    // Runs synchronously after the last check of the expected results, so that the next `waitForKey` starts a new loop.
     this.#reading = undefined
   }
 
@@ -92,29 +92,29 @@ export class ResultQueue {
     const { sdk, client } = await this.#open()
     const receive = new sdk.ReceiveMessageCommand({
       QueueUrl: this.url,
-      MaxNumberOfMessages: AT_ONCE,
+      MaxNumberOfMessages: BATCH_SIZE,
       WaitTimeSeconds: LONG_POLL_S,
-      VisibilityTimeout: HIDDEN_S,
+      VisibilityTimeout: VISIBILITY_TIMEOUT_S,
     })
     const { Messages = [] } = await client.send(receive, { abortSignal: signal })
     const read = Messages.filter((message) => this.#deliver(message))
     if (read.length === 0) return
     const Entries = read.map(({ ReceiptHandle }, index) => ({ Id: String(index), ReceiptHandle }))
-    // A message that is not deleted is redelivered and then ignored. Not cancelled: the last result may end the run
-    // meanwhile.
+    // The deletion is not cancelled, because the last result may end the run meanwhile. A message that is not deleted
+    // is redelivered and then ignored.
     const remove = new sdk.DeleteMessageBatchCommand({ QueueUrl: this.url, Entries })
     await client.send(remove)
   }
 
   /**
-   * Notifies the waiting session. @returns whether the message can be deleted, also if it is a duplicate or not
-   * expected
+   * Notifies the sessions that wait for the results of a message.
+   * @returns whether the message can be deleted, also if it is a duplicate or not expected
    */
   #deliver({ Body = '' }: Message): boolean {
     const keys = parseWrittenKeys(Body)
     const isOurs = (key: string) => key.startsWith(`${this.#options.experiment}/`)
     for (const key of keys.filter(isOurs)) this.#expected.get(parseSessionId(key))?.(key)
-    // A message that is not about this experiment may be another program's.
+    // A message without keys of this experiment may belong to another program.
     return keys.length > 0 ? keys.every(isOurs) : isTestEvent(Body)
   }
 

@@ -15,13 +15,17 @@ export interface AgentCoreSession {
   mayExist: boolean
 }
 
-/** A way to receive results. */
+/** A way to start agents and receive their results. */
 export interface ResultSource {
-  /** Checks that its source is accessible. @throws ProxyError `config_invalid` */
+  /** Checks that the source of results is accessible. @throws ProxyError `config_invalid` */
   prepare(signal: AbortSignal): Promise<void>
   /** Starts the agent and waits for its result. @throws AgentCoreError; `signal.reason` */
   run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult>
-  /** Checks for a result once after the time limit. @throws Error, also when the result is unknown */
+  /**
+   * Checks once for a result, after the time limit.
+   * @returns undefined if there is none
+   * @throws Error if that is unknown
+   */
   checkOnce(session: AgentCoreSession): Promise<AgentResult | undefined>
   close(): Promise<void>
 }

@@ -49,9 +49,10 @@ function createErrorResult(error: string): AgentResult {
   return { status: 'error', rewards: {}, error }
 }
 
-const QUOTED_LENGTH = 200
+const MAX_QUOTED_LENGTH = 200
 
+/** Returns a value as text for an error message, truncated. */
 export function quote(value: unknown): string {
   const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? String(value))
-  return text.length > QUOTED_LENGTH ? `${text.slice(0, QUOTED_LENGTH)}…` : text
+  return text.length > MAX_QUOTED_LENGTH ? `${text.slice(0, MAX_QUOTED_LENGTH)}…` : text
 }

@@ -1,6 +1,6 @@
 /**
- * Results that the agent's program writes to S3 under `{experiment}/{input}/{session}.json` (`AgentCoreRLApp` of
- * agentcore-rl-toolkit): polled, or announced by S3's notifications in a queue.
+ * Receives results that the agent's program writes to S3 under `{experiment}/{input}/{session}.json` (`AgentCoreRLApp`
+ * of agentcore-rl-toolkit), by polling S3, or by reading S3's notifications from a queue.
  */
 import { isRecord } from '../../../base/json.ts'
 import { pause } from '../../backoff.ts'
@@ -14,18 +14,18 @@ import type { AgentCoreSession, ResultSource } from './result-source.ts'
 export interface S3ResultsOptions {
   endpoint: AgentCoreEndpoint
   bucket: ResultBucket
-  /** Without it S3 is polled. */
+  /** The queue of S3's notifications. Absent: S3 is only polled. */
   queue?: ResultQueue | undefined
   /** The first part of the keys, unique to this run. */
   experiment: string
 }
 
-const FIRST_LOOK_MS = 500
-const LONGEST_LOOK_MS = 10_000
-const LOOK_GROWTH = 1.5
-/** The poll interval with a queue: a lost message costs this much time, and no result. */
-const LOOK_BESIDE_QUEUE_MS = 60_000
-const LAST_LOOK_MS = 10_000
+const FIRST_POLL_MS = 500
+const MAX_POLL_MS = 10_000
+const POLL_GROWTH = 1.5
+/** The poll interval with a queue: a lost message delays a result by this time, and does not lose it. */
+const POLL_WITH_QUEUE_MS = 60_000
+const LAST_POLL_TIMEOUT_MS = 10_000
 
 export class S3Results implements ResultSource {
   readonly #options: S3ResultsOptions
@@ -55,7 +55,7 @@ export class S3Results implements ResultSource {
   }
 
   async checkOnce(session: AgentCoreSession): Promise<AgentResult | undefined> {
-    return this.#fetchResult(session, this.#getObjectKey(session), AbortSignal.timeout(LAST_LOOK_MS))
+    return this.#fetchResult(session, this.#getObjectKey(session), AbortSignal.timeout(LAST_POLL_TIMEOUT_MS))
   }
 
   async close(): Promise<void> {
@@ -67,7 +67,7 @@ export class S3Results implements ResultSource {
     return `${this.#options.experiment}/${inputId}/${id}.json`
   }
 
-  /** Starts the agent. @returns never, if the agent works in the background */
+  /** Starts the agent. @returns a result; never settles if the agent works in the background */
   async #start(
     session: AgentCoreSession,
     location: { key: string },
@@ -92,7 +92,7 @@ export class S3Results implements ResultSource {
     return {
       _config: model,
       _rollout: { ...where, ...model, sampling_params: samplingParams },
-      // For apps that were written for queues.
+      // Apps that were written for queues read this field.
       ...(queue !== undefined && { _training: { ...where, session_id: id, sqs_url: queue.url } }),
     }
   }
@@ -107,13 +107,13 @@ export class S3Results implements ResultSource {
       location.key = key
       message = undefined
     })
-    let waitMs = announced === undefined ? FIRST_LOOK_MS : LOOK_BESIDE_QUEUE_MS
+    let waitMs = announced === undefined ? FIRST_POLL_MS : POLL_WITH_QUEUE_MS
     for (;;) {
       const waiting = pause(waitMs, signal)
       await (message === undefined ? waiting : Promise.race([waiting, message]))
       const result = await this.#fetchResult(session, location.key, signal)
       if (result !== undefined) return result
-      if (announced === undefined) waitMs = Math.min(LONGEST_LOOK_MS, waitMs * LOOK_GROWTH)
+      if (announced === undefined) waitMs = Math.min(MAX_POLL_MS, waitMs * POLL_GROWTH)
     }
   }
 

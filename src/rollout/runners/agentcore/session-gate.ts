@@ -1,6 +1,6 @@
 import { waitInQueue } from '../../wait-in-queue.ts'
 
-/** Limits the number of concurrent sessions, in order of arrival. */
+/** A limit on concurrent sessions or rollouts, which are admitted in order of arrival. */
 export class SessionGate {
   readonly #limit: number
   readonly #waiting = new Set<() => void>()
@@ -10,7 +10,7 @@ export class SessionGate {
     this.#limit = limit
   }
 
-  /** The number of sessions inside. */
+  /** The number of occupied slots. */
   get inside(): number {
     return this.#inside
   }
@@ -19,7 +19,11 @@ export class SessionGate {
     return this.#waiting.size
   }
 
-  /** Waits for a slot. @returns a function that releases the slot once @throws `signal.reason` */
+  /**
+   * Waits for a slot.
+   * @returns a function that releases the slot; repeated invocations have no effect
+   * @throws `signal.reason`
+   */
   async enter(signal: AbortSignal): Promise<() => void> {
     signal.throwIfAborted()
     if (this.#inside >= this.#limit) await waitInQueue(this.#waiting, signal)

@@ -1,4 +1,7 @@
-/** Stops sessions in the background: each stop is retried until it succeeds, or the runner is closed. */
+/**
+ * Stops sessions in the background: each stop is retried until it succeeds or is rejected, or until the runner is
+ * closed.
+ */
 import { computeBackoffMs, pause } from '../../backoff.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
 import { AgentCoreError } from './errors.ts'
@@ -12,7 +15,7 @@ export interface SessionStopsOptions {
   warn(text: string): void
 }
 
-/** How long to wait for the last stops; the next run stops sessions that remain then. */
+/** How long `close` waits for stops; the next run stops the sessions that remain. */
 const CLOSE_MS = 60_000
 
 export class SessionStops {
@@ -30,7 +33,7 @@ export class SessionStops {
     return this.#running.size
   }
 
-  /** Stops a session. @param then called when it has stopped, or never will; must not throw */
+  /** Stops a session. @param then called when the session has stopped, or its stop is abandoned; must not throw */
   stop(sessionId: string, ledger: Ledger, then: () => void = () => {}): void {
     const stopping = this.#stop(sessionId, ledger)
       .catch(() => {})
@@ -41,7 +44,7 @@ export class SessionStops {
     this.#running.add(stopping)
   }
 
-  /** Waits for the last stops. */
+  /** Waits for the stops in progress. */
   async close(): Promise<void> {
     const limit = setTimeout(() => this.#closing.abort(), CLOSE_MS)
     if (this.#running.size > 0) this.#options.warn(`stopping ${this.#running.size} AgentCore sessions`)
@@ -58,7 +61,7 @@ export class SessionStops {
         return await ledger.recordClosed(sessionId)
       } catch (error) {
         signal.throwIfAborted()
-        // The ledger keeps the session for a run that has the permission.
+        // The session stays in the ledger, for a later run that has the permission.
         if (!(error instanceof AgentCoreError) || error.kind === 'refused')
           return this.#warnOnce(error as Error)
         await pause(computeBackoffMs(retryBaseMs, failures, random), signal)

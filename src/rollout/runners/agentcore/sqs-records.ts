@@ -37,7 +37,7 @@ export function isTestEvent(body: string): boolean {
 
 /**
  * Returns the AgentCore session whose result is at a key: the last part is `{session}.json`, or
- * `{input}_{session}.json` from older apps. The ids of our sessions contain no `_`.
+ * `{input}_{session}.json` from older apps. The ids of the runner's sessions contain no `_`.
  */
 export function parseSessionId(key: string): string {
   const name = key.slice(key.lastIndexOf('/') + 1).replace(/\.json$/, '')
