@@ -25,16 +25,16 @@ export async function backUp({ db, force }: BackupConfig, to: string): Promise<C
 }
 
 /**
- * Rejects an unusable target. SQLite would apply a log next to the target to the copy, and a proxy that has the target
- * open would lose data.
+ * Rejects an unusable target: SQLite would apply a write-ahead log beside the target to the copy, and a proxy that has
+ * the target open would lose data.
  * @throws ProxyError `config_invalid`
  */
 function checkTarget(db: string, to: string, force: boolean): void {
-  const isThere = existsSync(to)
-  if (isThere && existsSync(db) && realpathSync(to) === realpathSync(db))
+  const targetExists = existsSync(to)
+  if (targetExists && existsSync(db) && realpathSync(to) === realpathSync(db))
     throw new ProxyError('config_invalid', `${to} is the database itself: name another file`)
   if (existsSync(`${to}-wal`))
     throw new ProxyError('config_invalid', `${to}-wal exists: name another file, or remove this log`)
-  if (isThere && !force)
+  if (targetExists && !force)
     throw new ProxyError('config_invalid', `${to} exists: name another file, or replace it with --force`)
 }

@@ -11,33 +11,33 @@ import type { TurnJson } from './sessions/api.ts'
 import { formatJson, toPrintable } from './table.ts'
 
 const Models = Type.Object({ data: Type.Array(Type.Object({ id: Type.String() })) })
-const Answer = Type.Object({ id: Type.String(), choices: Type.Array(Type.Unknown()) })
+const ChatCompletion = Type.Object({ id: Type.String(), choices: Type.Array(Type.Unknown()) })
 
 /** Runs the command. @returns the exit code: 1 if the turn is not trainable */
 export async function run(config: ChatConfig, [message = 'Say hello.']: string[]): Promise<number> {
   const proxy = new OperatorClient(config)
   const sessionId = config.session ?? `chat-${randomUUID()}`
-  const at = `/sessions/${encodeURIComponent(sessionId)}`
+  const path = `/sessions/${encodeURIComponent(sessionId)}`
   try {
     // The proxy may require that sessions are created before their first request.
-    if (config.session === undefined) await proxy.sendJson('POST', at, Type.Unknown())
-    const model = config.model ?? (await proxy.get(`${at}/v1/models`, Models)).data[0]?.id
+    if (config.session === undefined) await proxy.sendJson('POST', path, Type.Unknown())
+    const model = config.model ?? (await proxy.get(`${path}/v1/models`, Models)).data[0]?.id
     const body = {
       model,
       messages: [{ role: 'user', content: message }],
       max_tokens: config.maxTokens,
     }
-    await proxy.sendJson('POST', `${at}/v1/chat/completions`, Answer, body)
-    const turn = (await proxy.get(at, SessionWithTurns)).turns.at(-1)
-    if (turn === undefined) throw new ProxyError('start_failed', 'the request was answered but not recorded')
+    await proxy.sendJson('POST', `${path}/v1/chat/completions`, ChatCompletion, body)
+    const turn = (await proxy.get(path, SessionWithTurns)).turns.at(-1)
+    if (turn === undefined) throw new ProxyError('start_failed', 'the request was served but not recorded')
     process.stdout.write(`${config.json ? formatJson(turn, 2) : describe(turn)}\n`)
     return turn.exact ? 0 : 1
   } finally {
-    if (config.session === undefined) await proxy.sendJson('DELETE', at, Type.Unknown()).catch(() => {})
+    if (config.session === undefined) await proxy.sendJson('DELETE', path, Type.Unknown()).catch(() => {})
   }
 }
 
-/** Formats a turn for the terminal. The line breaks of its text stay. */
+/** Formats a turn for the terminal, with the line breaks of its text. */
 function describe(turn: TurnJson): string {
   const text = describeMissingText(turn) ?? turn.completion_text
   const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn

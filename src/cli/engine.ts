@@ -9,7 +9,7 @@ import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
 import { serveAnnounced } from './serve-announced.ts'
 
-/** Grace period on shutdown: long enough for a short completion to end; the embedded engine has no state to lose. */
+/** The grace period on shutdown, long enough for a short completion; the embedded engine has no state to lose. */
 const GRACE_MS = 5_000
 const DRAIN_POLL_MS = 20
 

@@ -1,13 +1,16 @@
-/** Maps errors to the terminal: one line on stderr, and an exit code. */
+/** Converts errors to a line on stderr and an exit code. */
 import { CommanderError } from 'commander'
 import { ProxyError } from '../base/errors.ts'
 import { revealInvisible } from '../protocol/transcript/visible.ts'
 import { toPrintable } from './table.ts'
 
-/** The command line, the environment or a file is invalid; running the same command again fails again. */
+/**
+ * The exit code if the command line, the environment or a file is invalid, so that the same command would fail again.
+ */
 const EXIT_USAGE = 2
 const EXIT_FAILED = 1
 
+/** The output of a command that failed. */
 interface Failure {
   /** The line for stderr; undefined: none. */
   line: string | undefined
@@ -16,7 +19,7 @@ interface Failure {
 
 export function describeFailure(error: unknown): Failure {
   if (error instanceof CommanderError) {
-    // Help and version end a command the same way; their text is printed already.
+    // Commander also throws for help and version, after it has printed their text.
     if (error.exitCode === 0) return { line: undefined, exitCode: 0 }
     if (error.code === 'commander.help') return { line: undefined, exitCode: EXIT_USAGE }
     return { line: toOneLine(formatUsageError(error.message.replace(/^error: /, ''))), exitCode: EXIT_USAGE }
@@ -57,7 +60,7 @@ function toOneLine(text: string): string {
   return toPrintable(text.replace(/\s*\n\s*/g, ' '))
 }
 
-/** Explains why a server did not start, and how to fix it. */
+/** Converts an error of `listen` to one that explains how to fix it. Other errors are returned unchanged. */
 export function explainListenFailure(error: unknown, host: string, port: number): unknown {
   const message = formatListenFailure(error, host, port)
   return message === undefined ? error : new ProxyError('start_failed', message)
@@ -67,7 +70,7 @@ function formatListenFailure(error: unknown, host: string, port: number): string
   if (!(error instanceof Error) || !('code' in error)) return undefined
   switch (error.code) {
     case 'EADDRINUSE':
-      return `port ${port} on ${host} is in use: stop what listens there, or choose another port with --port`
+      return `port ${port} on ${host} is in use: stop the program that listens there, or choose another port with --port`
     case 'EACCES':
       return `may not listen on port ${port} of ${host}: choose a port above 1023 with --port`
     case 'EADDRNOTAVAIL':

@@ -20,7 +20,7 @@ export async function run({ timeoutMs, ...address }: HealthConfig): Promise<numb
 
 function describeReason(error: unknown, timeoutMs: number): string {
   if (!(error instanceof Error)) return String(error)
-  if (error.name === 'AbortError') return `nothing came within ${timeoutMs} ms`
+  if (error.name === 'AbortError') return `no response within ${timeoutMs} ms`
   return error.message
 }
 

@@ -1,6 +1,6 @@
 import { SIGNAL_EXIT_CODES } from './process-lifecycle.ts'
 
-/** Handles signals: the first SIGINT or SIGTERM cancels the work; a second one ends the process at once. */
+/** A handler of signals: the first SIGINT or SIGTERM cancels the work; a second one ends the process immediately. */
 export class InterruptHandler {
   readonly #controller = new AbortController()
   readonly #listeners = new Map<NodeJS.Signals, () => void>()

@@ -13,7 +13,7 @@ export function createLogger(
   level: EngineConfig['logLevel'],
   format: EngineConfig['logFormat'] = 'auto',
 ): Logger {
-  // Asynchronous, so that a slow reader of stderr does not block the proxy. pino flushes the rest at exit.
+  // Writes are asynchronous, so that a slow reader of stderr does not block the proxy. pino flushes the rest at exit.
   const stderr = pino.destination({ fd: process.stderr.fd, sync: false })
   const isText = format === 'text' || (format === 'auto' && process.stderr.isTTY)
   return pino(
@@ -24,7 +24,7 @@ export function createLogger(
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
     },
-    // JSON escapes of control characters only those below U+0020; a terminal obeys others too.
+    // JSON escapes only the control characters below U+0020; a terminal interprets others, too.
     { write: (line: string) => stderr.write(isText ? formatLine(line) : escapeInvisible(line)) },
   )
 }
@@ -36,7 +36,7 @@ const STYLES: Readonly<Record<string, Parameters<typeof styleText>[0]>> = {
   error: 'red',
 }
 
-/** Fields whose text follows the message without its name. */
+/** The fields whose values follow the message, without the field's name. */
 const EXPLANATIONS = new Set(['reason', 'warning', 'note'])
 
 /**

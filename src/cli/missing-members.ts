@@ -1,4 +1,4 @@
-/** Responses of earlier releases, which lack members that later ones added. */
+/** Adapts responses of earlier releases, which lack members that later releases added. */
 import Type, { type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { isRecord } from '../base/json.ts'
@@ -24,7 +24,7 @@ function addMember(value: Record<string, unknown>, name: string, schema: TSchema
   else if (Type.IsArray(schema)) value[name] = []
 }
 
-/** Adds the members of the first type that the value then has. */
+/** Adds the members of the first type of a union that the value then matches. */
 function addUnionMembers(types: readonly TSchema[], value: unknown): void {
   const type = types.find((candidate) => {
     const copy = structuredClone(value)
@@ -34,7 +34,7 @@ function addUnionMembers(types: readonly TSchema[], value: unknown): void {
   if (type !== undefined) addMissingMembers(type, value)
 }
 
-/** The schemas for clients by schema: there is one for each route. */
+/** The client schemas by response schema, which are computed once for each route. */
 const clientSchemas = new Map<TSchema, TSchema>()
 
 /**

@@ -1,4 +1,4 @@
-/** Opens the database that `--db` names, whichever kind it is: to read, or to change. */
+/** Opens the SQLite or PostgreSQL database that `--db` names, for reading or for changes. */
 import { existsSync } from 'node:fs'
 import { ProxyError } from '../base/errors.ts'
 import { isPostgresUrl, toDatabaseName } from '../proxy/store/port/database-name.ts'
@@ -29,13 +29,19 @@ export async function openIdleDatabase(db: string, durability: Durability): Prom
   }
 }
 
-/** Loads the code of PostgreSQL, which most commands do not need. @throws ProxyError `config_invalid` if there is none */
+/**
+ * Loads the code of PostgreSQL, which most commands do not need.
+ * @throws ProxyError `config_invalid` if this program does not include it
+ */
 async function loadPostgres() {
   const { requireProduct } = await import('../included-products.ts')
   return requireProduct('postgres')
 }
 
-/** Rejects a shared database with running proxies; SQLite has a lock. @throws ProxyError `start_failed` */
+/**
+ * Rejects a PostgreSQL database with running proxies; SQLite databases have a lock.
+ * @throws ProxyError `start_failed`
+ */
 function rejectRunningProxies({ shared }: TurnStore, db: string): void {
   const others = shared?.proxies.filter(({ id }) => id !== shared.self?.id) ?? []
   if (others.length === 0) return

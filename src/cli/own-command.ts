@@ -10,9 +10,7 @@ export function getOwnCommand(): [file: string, ...args: string[]] {
   return [process.execPath, fileURLToPath(new URL('../../bin/llm-proxy', import.meta.url))]
 }
 
-/**
- * Returns the same command for people to type: the executable as typed, npm's package, or the launcher of a checkout.
- */
+/** Returns the command for the user to type: the executable as typed, npm's package, or the launcher of a checkout. */
 export function getTypedCommand(): string {
   if (isSea()) return process.argv0
   return import.meta.url.includes('/node_modules/') ? 'npx llm-proxy' : 'bin/llm-proxy'

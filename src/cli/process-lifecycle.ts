@@ -13,20 +13,20 @@ export interface RunningService {
   stop(graceMs: number): Promise<{ drained: boolean }>
 }
 
-/** The part of `process` that tests replace by a fake. */
+/** The members of `process` that tests replace by a fake. */
 interface ProcessPort extends EventEmitter {
   exit(code: number): void
 }
 
-/** 128 plus the signal's number, the convention of shells. */
+/** The exit codes after signals: 128 plus the number of the signal, as in shells. */
 export const SIGNAL_EXIT_CODES = { SIGINT: 130, SIGTERM: 143 } as const
 
 type Signal = keyof typeof SIGNAL_EXIT_CODES
 
 /**
  * Ends the process on signals if it is the first process of a container. The kernel does not deliver signals without a
- * handler to that process, so a signal that arrives before it serves would be lost. Applies while no other listener
- * handles the signal.
+ * handler to that process, so a signal that arrives before the command handles signals would be lost. Applies while no
+ * other listener handles the signal.
  */
 export function exitOnSignals(port: ProcessPort = process, pid: number = process.pid): void {
   if (pid !== 1) return
@@ -37,11 +37,11 @@ export function exitOnSignals(port: ProcessPort = process, pid: number = process
   }
 }
 
-/** Longest delay of the exit by leftover work, such as a library that retries an export. */
-const LINGER_MS = 1_000
+/** The maximum delay of the exit by remaining work, such as a library that retries an export. */
+const MAX_EXIT_DELAY_MS = 1_000
 
 /**
- * Serves until SIGTERM or SIGINT, then drains. A second signal ends the process at once.
+ * Serves until SIGTERM or SIGINT, then drains. A second signal ends the process immediately.
  * @returns the exit code: 0 if every request completed, 1 if some were cancelled
  */
 export async function serveUntilSignal(
@@ -53,7 +53,7 @@ export async function serveUntilSignal(
   const signal = await waitForSignal(port)
   logEvent(logger, 'drain_started', { signal, grace_ms: graceMs })
   const code = await stop(service, graceMs, logger)
-  setTimeout(() => port.exit(code), LINGER_MS).unref()
+  setTimeout(() => port.exit(code), MAX_EXIT_DELAY_MS).unref()
   return code
 }
 
@@ -83,12 +83,12 @@ function waitForSignal(port: ProcessPort): Promise<Signal> {
 }
 
 /**
- * Handles uncaught errors. An error of a condition that is expected for requests (a rejection, a closed connection) is
- * logged and ignored; after any other error the state of the process is unknown, and it exits. Acknowledged turns are
- * on disk already.
+ * Handles uncaught errors. An error that requests are expected to cause (a rejection, a closed connection) is logged
+ * and ignored; after any other error the state of the process is unknown, and it exits. Acknowledged turns are durable
+ * already.
  */
 export function exitOnUnexpectedErrors(logger: Logger, port: ProcessPort = process): void {
-  const judge = (error: unknown) => {
+  const handleError = (error: unknown) => {
     if (isKnownCondition(error)) {
       logEvent(logger, 'unhandled_error', { err: error })
       return
@@ -96,11 +96,14 @@ export function exitOnUnexpectedErrors(logger: Logger, port: ProcessPort = proce
     logEvent(logger, 'unexpected_error', { err: error })
     port.exit(1)
   }
-  port.on('uncaughtException', judge)
-  port.on('unhandledRejection', judge)
+  port.on('uncaughtException', handleError)
+  port.on('unhandledRejection', handleError)
 }
 
-/** Logs the warnings of Node.js and of libraries, which Node.js would print between the log's lines. */
+/**
+ * Logs the warnings of Node.js and of libraries, which Node.js would otherwise print to stderr between the lines of the
+ * log.
+ */
 export function logWarnings(logger: Logger, port: EventEmitter = process): void {
   port.removeAllListeners('warning')
   port.on('warning', ({ name, message }: Error) =>
@@ -123,10 +126,10 @@ export function exitOnStoreLoss(
   })
 }
 
-const PEER_WENT_AWAY = ['EPIPE', 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE']
+const CLOSED_BY_PEER = ['EPIPE', 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE']
 
 function isKnownCondition(error: unknown): boolean {
   if (error instanceof ProxyError) return error.code !== 'internal'
   if (!(error instanceof Error)) return false
-  return error.name === 'AbortError' || ('code' in error && PEER_WENT_AWAY.includes(String(error.code)))
+  return error.name === 'AbortError' || ('code' in error && CLOSED_BY_PEER.includes(String(error.code)))
 }

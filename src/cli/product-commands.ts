@@ -1,4 +1,4 @@
-/** The commands of products. A reduced program starts without them, or with another list. */
+/** The commands of products. A program with fewer products is built without them. */
 import { DATASET_HARBOR } from '../proxy/config/options/dataset.ts'
 import { DEMO } from '../proxy/config/options/demo.ts'
 import { ENGINE } from '../proxy/config/options/engine.ts'
@@ -14,7 +14,7 @@ export function addProductCommands({ add, addHidden }: CommandRegistry): void {
   add(ENGINE, () => import('./engine.ts'))
   add(DATASET_HARBOR, () => import('./dataset/harbor.ts'))
   add(DEMO, () => import('./demo/run.ts'))
-  // The demo starts this command, because the standalone executable has no other program available.
+  // The demo runs this command as its agent, because the standalone executable contains no other program.
   addHidden(
     'demo-agent [question]',
     'Answer a question (or TASK_PROMPT) with a calculator; OPENAI_BASE_URL names the model',

@@ -37,15 +37,18 @@ const HELP_WIDTH = 100
 /** The descriptions of the groups of commands. */
 const GROUPS: Readonly<Record<string, string>> = {
   sessions: 'Read recorded sessions, export, import, reward, end or remove them',
-  dataset: 'Make data sets of tasks',
+  dataset: 'Create data sets of tasks',
   workers: 'List engines or workers',
   weights: 'Set the weight version',
 }
 
-/** Runs a command and resolves to the exit code. */
+/** A function that runs a command and resolves to the exit code. */
 type CommandRun<C extends CommandSpec> = (config: CommandConfig<C>, args: string[]) => Promise<number>
 
-/** Adds commands to the program. The code of a command is loaded when it runs: `--version` does not load the server. */
+/**
+ * The functions that add commands to the program. The code of a command is loaded when it runs: `--version` does not
+ * load the server.
+ */
 export interface CommandRegistry {
   /** @param args the arguments in the form of help: `<session-id>` */
   add<C extends CommandSpec>(spec: C, load: () => Promise<{ run: CommandRun<C> }>, args?: string): void
@@ -71,7 +74,7 @@ export function buildProgram(
 ): Command {
   const program = new Command('llm-proxy')
     .description(
-      'A proxy between LLM agents and inference engines that records every call token by token, for RL training.',
+      'A proxy between LLM agents and inference engines that records every request token by token, for RL training.',
     )
     .version(version, '-V, --version', 'Print the version')
     .helpCommand('help [command]', 'Print the help of a command')

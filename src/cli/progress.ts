@@ -1,11 +1,11 @@
 const WIDTH = 24
 
 interface ProgressOptions {
-  /** Minimum time between two lines without a terminal; 0: a line for each step. */
+  /** The minimum time between two lines if there is no terminal; 0: a line for each step. */
   lineEveryMs?: number
 }
 
-/** A progress bar on a terminal; lines elsewhere. */
+/** A progress bar on a terminal, or lines of progress if there is no terminal. */
 export class Progress {
   readonly #total: number
   readonly #out: NodeJS.WriteStream
@@ -27,7 +27,7 @@ export class Progress {
     this.update(note)
   }
 
-  /** Shows a note without progress. */
+  /** Shows a note without advancing. */
   update(note: string): void {
     this.#note = note
     this.#draw()

@@ -1,4 +1,4 @@
-/** Client of a running proxy, for commands. */
+/** The client of a running proxy that commands use. */
 
 import { readFileSync } from 'node:fs'
 import { type IncomingMessage, request as requestHttp } from 'node:http'
@@ -18,7 +18,7 @@ import { formatBaseUrl } from '../proxy/http/transport/base-url.ts'
 import { addMissingMembers, toClientSchema } from './missing-members.ts'
 
 export interface ProxyAddress {
-  /** Base URL of the proxy; absent: the address at which `serve` would listen in this environment. */
+  /** The base URL of the proxy; undefined: the address at which `serve` would listen in this environment. */
   readonly url: string | undefined
   readonly adminKeys: readonly string[]
   /** File of the certificate authorities for the proxy's certificate. */
@@ -33,7 +33,7 @@ export class OperatorClient {
   readonly #remedy: string
 
   /**
-   * @param remedy what to do if no proxy answers
+   * @param remedy the advice to the user if no proxy responds
    * @throws ProxyError `config_invalid` for a file without certificate authorities
    */
   constructor({ adminKeys: [key], ...address }: ProxyAddress, remedy = REMEDY) {
@@ -59,8 +59,8 @@ export class OperatorClient {
     body?: object,
   ): Promise<Static<T>> {
     const response = await this.#sendRequest(method, path, body)
-    const answer = parseJson(await text(response))
-    return checkResponse(schema, answer, response.statusCode ?? 0, this.#url + path)
+    const payload = parseJson(await text(response))
+    return checkResponse(schema, payload, response.statusCode ?? 0, this.#url + path)
   }
 
   /** Returns the body of a response. @throws ProxyError as {@link sendJson} */
@@ -81,7 +81,7 @@ export class OperatorClient {
     }
   }
 
-  /** Yields each parsed line of a streamed response. Ends when the proxy does. @throws ProxyError as {@link sendJson} */
+  /** Yields each parsed line of a streamed response, until the proxy ends it. @throws ProxyError as {@link sendJson} */
   async *streamLines<T extends TSchema>(path: string, schema: T): AsyncGenerator<Static<T>> {
     const response = await this.#open(path)
     const expected = toClientSchema(schema)
@@ -124,51 +124,57 @@ const Detail = Type.Pick(ErrorReply, ['detail'])
 const AgentError = Type.Object({ error: Type.Object({ message: Type.String() }) })
 
 /**
- * Returns the answer if it is a success of this schema.
+ * Returns the value of a response if it is a success and matches the schema.
  * @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure
  */
 export function checkResponse<T extends TSchema>(
   schema: T,
-  answer: unknown,
+  payload: unknown,
   status: number,
   url: string,
 ): Static<T> {
-  adaptEarlierRelease(schema, answer)
-  if (status >= 200 && status < 300 && Value.Check(toClientSchema(schema), answer)) return answer
-  throw createRejection(status, answer, url)
+  adaptEarlierRelease(schema, payload)
+  if (status >= 200 && status < 300 && Value.Check(toClientSchema(schema), payload)) return payload
+  throw createRejection(status, payload, url)
 }
 
-/** Completes a response of an earlier release. */
+/** Adds the present names and missing members to a response of an earlier release. */
 function adaptEarlierRelease(schema: TSchema, value: unknown): void {
   readFormerNames(schema, value)
   addMissingMembers(schema, value)
 }
 
-function createRejection(status: number, answer: unknown, url: string): ProxyError {
-  const reason = Value.Check(Detail, answer)
-    ? answer.detail
-    : Value.Check(AgentError, answer)
-      ? answer.error.message
+function createRejection(status: number, payload: unknown, url: string): ProxyError {
+  const reason = Value.Check(Detail, payload)
+    ? payload.detail
+    : Value.Check(AgentError, payload)
+      ? payload.error.message
       : undefined
   if (reason === undefined || (status >= 200 && status < 300)) {
-    return new ProxyError('start_failed', `${url} does not answer as this version of llm-proxy does`)
+    return new ProxyError('start_failed', `${url} does not payload as this version of llm-proxy does`)
   }
   const hint = status === 401 || status === 403 ? ': give --admin-key' : ''
   return new ProxyError(status === 404 ? 'session_not_found' : 'start_failed', reason + hint)
 }
 
-interface Server {
+interface ProxyEndpoint {
   url: string
   trust: RequestOptions
 }
 
-/** Returns the server at an address. @throws ProxyError `config_invalid` for a file without certificate authorities */
-export function getServer({ url, tlsCa }: Omit<ProxyAddress, 'adminKeys'>): Server {
+/**
+ * Returns the URL of the proxy at an address, and options to trust its certificate.
+ * @throws ProxyError `config_invalid` for a file without certificate authorities
+ */
+export function getServer({ url, tlsCa }: Omit<ProxyAddress, 'adminKeys'>): ProxyEndpoint {
   return url === undefined ? getServerFromEnvironment() : { url, trust: readTrustedAuthorities(tlsCa) }
 }
 
-/** Returns the address from the environment: in a container, commands run with the same environment as `serve`. */
-function getServerFromEnvironment(): Server {
+/**
+ * Returns the same for the proxy that `serve` would start in this environment: in a container, commands run with the
+ * same environment as `serve`.
+ */
+function getServerFromEnvironment(): ProxyEndpoint {
   const { host, port, basePath, tlsCert } = loadConfig(SERVE_COMMAND, {}, process.env)
   const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
   const url = formatBaseUrl({ host: reachable, port, basePath, secure: tlsCert !== undefined })
@@ -176,7 +182,8 @@ function getServerFromEnvironment(): Server {
 }
 
 /**
- * Trusts exactly the server's certificate, whatever its issuer and name, because it does not name the loopback address.
+ * Returns options that trust exactly the server's certificate. Its issuer and its name are not checked, because it does
+ * not name the loopback address.
  */
 function trustOnlyCertificate(path: string): RequestOptions {
   return {

@@ -1,4 +1,4 @@
-/** Runs a program of these commands as this process. */
+/** Runs the program in this process, prints its error and sets the exit code. */
 import { VERSION } from '../base/version.ts'
 import { describeFailure } from './fail.ts'
 import { exitOnSignals } from './process-lifecycle.ts'
@@ -26,7 +26,7 @@ export async function runProgram(
   }
 }
 
-/** Adds the default command: `llm-proxy --port 9000` serves. */
+/** Adds the command `serve` to arguments that begin with an option, as in `llm-proxy --port 9000`. */
 function withDefaultCommand(args: readonly string[]): readonly string[] {
   const isForProgram = ['-h', '--help', '-V', '--version']
   const [first = '--'] = args

@@ -30,8 +30,8 @@ export async function run(config: ServeConfig & ServerRolloutsConfig): Promise<n
 }
 
 /**
- * Starts the tokenizer first: Python starts on its thread while this one loads the rest of the program, and an invalid
- * tokenizer should be reported before anything else is done.
+ * Starts the model before the server: Python starts on a separate thread while this one loads the rest of the program,
+ * and an invalid tokenizer is reported before anything else happens.
  */
 async function startTokenModel(config: ServeConfig): Promise<StartingModel | undefined> {
   const { startModel } = await import('../token-mode.ts')
@@ -44,8 +44,7 @@ async function startTokenModel(config: ServeConfig): Promise<StartingModel | und
  */
 export function formatReadyLine(config: ServeConfig, url: string): string {
   const engines = config.mode === 'local' ? [describeEngines(config)] : []
-  const store =
-    config.db === 'memory' ? 'sessions that end with the process' : `db ${toDatabaseName(config.db)}`
+  const store = config.db === 'memory' ? 'sessions in memory only' : `db ${toDatabaseName(config.db)}`
   return `llm-proxy listening on ${url} (${[config.mode, ...engines, store].join(', ')})`
 }
 
@@ -56,7 +55,7 @@ function describeEngines(config: ServeConfig): string {
   return count === 1 ? '1 engine' : `${count} engines`
 }
 
-/** Returns the lines that tell a person how to use the server. */
+/** Returns the lines that explain how to use the server. */
 export function formatHints(url: string, inspectorUrl: string | undefined): string[] {
   const inspector = inspectorUrl === undefined ? '' : `${inspectorUrl} in a browser; `
   return [

@@ -14,7 +14,7 @@ export interface Column<Row> {
  * the direction of text. Truncated at `maxLength`.
  */
 export function toPrintable(text: string, maxLength = Number.POSITIVE_INFINITY): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must go
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: the expression matches control characters
   const clean = revealInvisible(stripStyles(text).replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ')).trim()
   return clean.length > maxLength ? `${clean.slice(0, maxLength - 1)}…` : clean
 }

@@ -120,7 +120,7 @@ t.test('an invalid run ends with one line, and writes nothing', async (t) => {
       /no Harbor task in .*empty .*no task\.toml/,
     ],
     [['--train', join(folder, 'nowhere'), '--out', out], 1, /cannot read the directory .*nowhere.*ENOENT/],
-    [['--train', train, '--out', join(train, 'README.md')], 1, /cannot make the directory/],
+    [['--train', train, '--out', join(train, 'README.md')], 1, /cannot create the directory/],
   ] as const) {
     const { code: exit, stdout, stderr } = await dataset(...args)
     t.match({ exit, stdout, stderr }, { exit: code, stdout: '', stderr: line }, args.join(' '))

@@ -136,7 +136,7 @@ t.test('health times out', async (t) => {
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   const { code, stderr } = await runLlmProxy(['health', '--url', url, '--timeout', '50ms'])
   t.equal(code, 1)
-  t.match(stderr, 'nothing came within 50 ms')
+  t.match(stderr, 'no response within 50 ms')
 })
 
 t.test('under an older Node the launcher uses the one that npm installed', { skip: !OLD_NODE }, async (t) => {

@@ -35,7 +35,7 @@ t.test('a working setup is all ok, token mode included', async (t) => {
     [],
   )
   t.equal(code, 0)
-  t.match(of('engine '), { seen: /\d ids and logprobs; \d+ prompt ids, made in token mode/ })
+  t.match(of('engine '), { seen: /\d ids and logprobs; \d+ prompt ids, rendered in token mode/ })
   t.match(of('token mode'), { seen: /^the same \d+ prompt ids/ })
   t.match(of('logprobs'), { seen: /raw_logprobs/ })
   t.match(of('disk'), { seen: /syncs a write in/ })

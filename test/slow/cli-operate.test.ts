@@ -60,7 +60,7 @@ t.test('sessions are rewarded and completed from the command line', async (t) =>
 
 t.test('requests are paused and resumed, weights declared, workers listed', async (t) => {
   const { proxy, run } = await rig(t)
-  t.match(await run('pause'), { code: 0, stdout: /^paused: no call runs/ })
+  t.match(await run('pause'), { code: 0, stdout: /^paused: no request runs/ })
   t.equal((await proxy.get('/health')).paused, true)
   t.match(await run('resume'), { code: 0, stdout: 'running\n' })
   t.equal((await proxy.get('/health')).paused, false)

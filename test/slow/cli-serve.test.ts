@@ -227,7 +227,7 @@ t.test('a port in use is one line and exit code 1, with no other output before i
     t.match({ code, stdout }, { code: 1, stdout: '' })
     t.equal(
       stderr,
-      `llm-proxy: port ${port} on 127.0.0.1 is in use: stop what listens there, or choose another port with --port\n`,
+      `llm-proxy: port ${port} on 127.0.0.1 is in use: stop the program that listens there, or choose another port with --port\n`,
     )
   }
 })

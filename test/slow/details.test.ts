@@ -470,7 +470,7 @@ t.test('an export has the requested details, the same from a database and a prox
   t.equal(read.length, lines.length)
   t.match(await exported('turns.parquet', '--format', 'turns'), {
     code: 2,
-    stderr: /--format turns is no rows: name an --output that ends in .jsonl/,
+    stderr: /--format turns has no rows: name an --output that ends in .jsonl/,
   })
 })
 

@@ -153,12 +153,12 @@ if (noPostgres !== false) {
       })
       await running.close()
       for (const [counts, consumers, rest] of [
-        ['2 more sessions, with 1 turns', '1 new, 1', '1 sessions of an import that was cut off'],
         [
-          '0 more sessions, with 0 turns',
-          '0 new, 1',
-          '3 sessions were there already, and stay as they are\n',
+          '2 more sessions, with 1 turns',
+          '1 new, 1',
+          '1 sessions were completed that an interrupted import left',
         ],
+        ['0 more sessions, with 0 turns', '0 new, 1', '3 sessions existed already and were not changed\n'],
       ] as const) {
         const done = await runLlmProxy(['sessions', 'import', path, '--db', target])
         t.equal(done.code, 0, done.stderr)

@@ -10,7 +10,7 @@ import {
 } from '../../rollout/datasets/harbor-tasks.ts'
 import { writeParquet } from '../../rollout/datasets/parquet-file.ts'
 
-interface Split extends HarborTasks {
+interface DatasetSplit extends HarborTasks {
   name: 'train' | 'val'
   directory: string
 }
@@ -32,9 +32,9 @@ export async function run(config: DatasetHarborConfig): Promise<number> {
 }
 
 /** Reads all splits before anything is written, so that an error in the second split leaves no partial data set. */
-async function readSplits({ train, val }: DatasetHarborConfig): Promise<Split[]> {
+async function readSplits({ train, val }: DatasetHarborConfig): Promise<DatasetSplit[]> {
   const directories = { train, val }
-  const splits: Split[] = []
+  const splits: DatasetSplit[] = []
   for (const name of ['train', 'val'] as const) {
     const directory = directories[name]
     if (directory === undefined) continue
@@ -49,19 +49,19 @@ async function readSplits({ train, val }: DatasetHarborConfig): Promise<Split[]>
   )
 }
 
-function createNoTasksError({ directory, skipped }: Split): ProxyError {
+function createNoTasksError({ directory, skipped }: DatasetSplit): ProxyError {
   const [first] = skipped
-  const reason = first === undefined ? 'it holds no directories' : `${first.directory}: ${first.reason}`
+  const reason = first === undefined ? 'it contains no directories' : `${first.directory}: ${first.reason}`
   return new ProxyError('start_failed', `there is no Harbor task in ${directory} (${reason})`)
 }
 
 async function makeDirectory(path: string): Promise<void> {
   await mkdir(path, { recursive: true }).catch((cause: unknown) => {
-    throw new ProxyError('start_failed', `cannot make the directory ${path}`, { cause })
+    throw new ProxyError('start_failed', `cannot create the directory ${path}`, { cause })
   })
 }
 
-function report({ tasks, skipped }: Split, rowCount: number, path: string, written: boolean): string {
+function report({ tasks, skipped }: DatasetSplit, rowCount: number, path: string, written: boolean): string {
   const limited = rowCount < tasks.length ? ` of ${tasks.length}` : ''
   const count = `${rowCount}${limited} ${tasks.length === 1 ? 'task' : 'tasks'}`
   const lines = [`${path}: ${count}, ${written ? 'written' : 'unchanged'}`]

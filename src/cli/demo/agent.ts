@@ -1,5 +1,5 @@
 /**
- * The demo's agent: a separate process that does not know the proxy. It takes a question, sends requests to
+ * The demo's agent: a separate process that is not specific to llm-proxy. It receives a question, sends requests to
  * `OPENAI_BASE_URL` with the openai package, runs the calculator when the model calls it, and prints the answer.
  */
 import OpenAI from 'openai'
@@ -29,7 +29,7 @@ function runCalculator(argumentsText: string): string {
   }
 }
 
-/** @param onCalculation called with each line that the calculator prints */
+/** Answers a question by LLM requests and calculations. @param onCalculation called with a line for each calculation */
 async function answerQuestion(question: string, onCalculation: (line: string) => void): Promise<string> {
   const openai = new OpenAI()
   const messages: ChatCompletionMessageParam[] = [

@@ -39,7 +39,7 @@ function sum<T>(items: readonly T[], value: (item: T) => number): number {
   return items.reduce((total, item) => total + value(item), 0)
 }
 
-/** Formats sampled tokens differently from the others. */
+/** A style that distinguishes sampled tokens from the others. */
 interface MaskStyle {
   sampled(text: string): string
   read(text: string): string

@@ -19,7 +19,7 @@ interface DemoOptions {
   onDone(rollout: DemoRollout): void
 }
 
-/** Amount that each calculation subtracts from the reward. */
+/** The amount that each calculation subtracts from the reward. */
 const COST_OF_STEP = 0.05
 
 /** Runs the rollouts concurrently and returns them in the order of the tasks. @throws ProxyError; `signal.reason` */
@@ -68,7 +68,10 @@ interface DemoTask {
   answer: number
 }
 
-/** The questions of the demo. The embedded engine has a tool loop for arithmetic; other questions get random text. */
+/**
+ * The questions of the demo. The embedded engine can answer arithmetic with tool calls; to other questions it responds
+ * with random text.
+ */
 const TASKS: readonly DemoTask[] = [
   { question: 'What is 12 * 34?', answer: 408 },
   { question: 'Compute (12 + 7) * 3 step by step.', answer: 57 },

@@ -14,7 +14,7 @@ import { COLOURED, formatRolloutTable, PLAIN, showTrajectory } from './report.ts
 import { type DemoRollout, runRollouts } from './rollouts.ts'
 
 /**
- * Runs `llm-proxy demo`: the complete system on this machine, with a proxy in relay mode, a worker that dials it,
+ * Runs `llm-proxy demo`: the complete system on this machine, with a proxy in relay mode, a worker that connects to it,
  * agents, and a trainer that collects their trajectories.
  * @returns the exit code
  */
@@ -29,7 +29,7 @@ export async function run(config: DemoConfig): Promise<number> {
   const worker = startWorker({ ...loadConfig(WORKER, {}, {}), ...engine }, { logger })
   started.defer(async () => void (await worker.stop(0)))
   printLine(`llm-proxy runs on ${server.url} in relay mode and records into ${db}.`)
-  printLine(`A worker dials it and serves its calls with the embedded engine.`)
+  printLine(`A worker connects to it and serves its requests with the embedded engine.`)
   printLine(`${count} rollouts of a calculator agent, ${concurrency} at a time:\n`)
   try {
     const rollouts = await rollOut(config, server.url, interrupt.signal)
@@ -62,7 +62,7 @@ function report(rollouts: readonly DemoRollout[], { db }: DemoConfig): void {
   const sessionId = rows[0].extra_fields.session_id
   printLine(`\n${formatRolloutTable(rollouts)}\n`)
   printLine(
-    `The trajectory of ${sessionId}; what is ${isColoured ? 'green' : 'in ⟦brackets⟧'} was sampled and is trained on:\n`,
+    `The trajectory of ${sessionId}; tokens ${isColoured ? 'in green' : 'in ⟦brackets⟧'} were sampled and are trained on:\n`,
   )
   for (const row of rows) printLine(showTrajectory(row, decode, isColoured ? COLOURED : PLAIN))
   printLine(`\nRecorded in ${db}. To look further:`)

@@ -19,8 +19,8 @@ const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
 const MASKED_TOP_K = 20
 /** Limits for the connection to an engine and for its response. */
-const WAIT_MS = 5_000
-const ANSWER_MS = 60_000
+const QUEUE_WAIT_MS = 5_000
+const RESPONSE_TIMEOUT_MS = 60_000
 
 /** Checks one engine. @param url undefined: the embedded engine */
 export async function checkEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
@@ -29,7 +29,7 @@ export async function checkEngine(config: ServeConfig, url: string | undefined):
     const { turn, logprobs, warnings } = await probeThroughProxy(config, url)
     const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn
     if (!exact) {
-      const seen = `answers, but its turns cannot be trained on: ${inexact_reason}`
+      const seen = `responds, but its turns cannot be trained on: ${inexact_reason}`
       return [
         createFailure(
           about,
@@ -38,14 +38,14 @@ export async function checkEngine(config: ServeConfig, url: string | undefined):
         ),
       ]
     }
-    const from = config.tokenizer === undefined ? 'reported by the engine' : 'made in token mode'
-    const seen = `answers with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
+    const from = config.tokenizer === undefined ? 'reported by the engine' : 'rendered in token mode'
+    const seen = `responds with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
     const more = url === undefined ? [] : await checkPrompt(config, url, turn)
     return [createOkFinding(about, seen), logprobs, ...warnings, ...more]
   } catch (error) {
     const isOption = error instanceof ProxyError && error.code === 'config_invalid'
-    if (isOption) return [createFailure('options', withCause(error), 'correct the one that it names')]
-    const remedy = 'see that it runs, and that --engine-url and its key are right'
+    if (isOption) return [createFailure('options', withCause(error), 'correct the option that it names')]
+    const remedy = 'check that it runs, and that --engine-url and its key are correct'
     return [createFailure(about, withCause(error), remedy)]
   }
 }
@@ -57,7 +57,7 @@ interface EngineProbe {
   warnings: Finding[]
 }
 
-/** Sends a request through a proxy with these options that only this process can reach. */
+/** Sends requests through a proxy with these options that listens on the loopback interface only. */
 async function probeThroughProxy(config: ServeConfig, url: string | undefined): Promise<EngineProbe> {
   const { startServer } = await import('../../main.ts')
   const own = {
@@ -68,14 +68,14 @@ async function probeThroughProxy(config: ServeConfig, url: string | undefined): 
     db: 'memory',
     tlsCert: undefined,
     tlsKey: undefined,
-    queueWaitMs: WAIT_MS,
+    queueWaitMs: QUEUE_WAIT_MS,
     engineUrls: url === undefined ? [] : [url],
     strictSessions: false,
     ...NO_KEYS,
   } as const
   const server = await startServer({ ...config, ...own }, { logger: createLogger('silent') })
   try {
-    // A mask is requested with a bounded top_k.
+    // A sampling mask requires a bounded top_k.
     const masks = config.record.includes('sampling_mask') ? { top_k: MASKED_TOP_K } : {}
     const { data = [] } = (await (await fetch(`${server.url}/doctor/v1/models`)).json()) as ModelList
     const model = data[0]?.id ?? 'default'
@@ -97,7 +97,7 @@ async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY)
     engines?: { warning?: string }[]
     tool_parser?: { warning?: string }
     prompt_format?: { encoder?: { file: string; sha256: string }; roles?: PromptRoles }
-    reasoning_efforts?: EffortSupport
+    reasoning_efforts?: EffortReport
     context_length?: number
   }
   const encoder = health.prompt_format?.encoder
@@ -118,7 +118,10 @@ async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY)
   }
   if (health.context_length === undefined || served >= health.context_length) return found
   const seen = `the engine serves ${served} tokens, and the model has ${health.context_length}`
-  return [...found, createWarning('context', seen, `give --context-length ${served}, or the engine more`)]
+  return [
+    ...found,
+    createWarning('context', seen, `give --context-length ${served}, or enlarge the engine's context`),
+  ]
 }
 
 interface PromptRoles {
@@ -138,12 +141,12 @@ function describeRoles(source: string, { developer, later_system: laterSystem }:
     : `${source} does not render every role: ${changes.join(', ')}`
 }
 
-interface EffortSupport {
+interface EffortReport {
   accepted: string[]
   read: boolean
 }
 
-function describeEfforts(source: string, { accepted, read }: EffortSupport): string {
+function describeEfforts(source: string, { accepted, read }: EffortReport): string {
   if (!read) return `${source} ignores reasoning_effort`
   if (accepted.length === REASONING_EFFORTS.length) return `${source} accepts every reasoning_effort`
   const nearest = EFFORT_LEVELS.filter((level) => !accepted.includes(level)).flatMap((level) => {
@@ -170,7 +173,7 @@ function sendChat(proxyUrl: string, session: string, more: object): Promise<Resp
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ messages: MESSAGES, max_tokens: MAX_TOKENS, ...more }),
-    signal: AbortSignal.timeout(ANSWER_MS),
+    signal: AbortSignal.timeout(RESPONSE_TIMEOUT_MS),
   })
 }
 
@@ -194,30 +197,36 @@ async function getRecordedTurn(proxyUrl: string, session: string, more: object):
 }
 
 /** The largest tolerated difference between two clocks: beyond it, times of two machines are hard to compare. */
-const CLOCK_OFF_MS = 5_000
+const MAX_CLOCK_OFFSET_MS = 5_000
 
 /** Compares the prompt with the engine's `/tokenize`, if it exists, and the engine's clock with the local one. */
 async function checkPrompt(config: ServeConfig, url: string, turn: TurnJson): Promise<Finding[]> {
   const { origin, basePath, authorization } = parseEndpoint(url, config.engineApiKey)
-  const askedAtMs = Date.now()
+  const sentAtMs = Date.now()
   const response = await fetch(`${origin}${basePath}/tokenize`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', ...(authorization !== undefined && { authorization }) },
     body: JSON.stringify({ model: turn.model, messages: MESSAGES, add_generation_prompt: true }),
-    signal: AbortSignal.timeout(ANSWER_MS),
+    signal: AbortSignal.timeout(RESPONSE_TIMEOUT_MS),
   })
   const date = response.headers.get('date')
-  // The engine wrote the date between the two times; a slow response is not a wrong clock.
-  const saidMs = date === null ? askedAtMs : Date.parse(date)
-  const offMs = Math.max(askedAtMs - saidMs, saidMs - Date.now())
+  // The clocks agree if the date lies between sending and now, so that a slow response does not count as an offset.
+  const engineMs = date === null ? sentAtMs : Date.parse(date)
+  const offsetMs = Math.max(sentAtMs - engineMs, engineMs - Date.now())
   const clock =
-    offMs > CLOCK_OFF_MS
-      ? [createWarning('clock', `${Math.round(offMs / 1_000)} s apart from the engine's`, 'set both by NTP')]
+    offsetMs > MAX_CLOCK_OFFSET_MS
+      ? [
+          createWarning(
+            'clock',
+            `${Math.round(offsetMs / 1_000)} s apart from the engine's`,
+            'synchronise both by NTP',
+          ),
+        ]
       : []
   if (config.tokenizer === undefined) return clock
   const tokens = await readTokens(response)
   if (tokens === undefined) {
-    const seen = 'the engine has no /tokenize to compare prompts with'
+    const seen = 'the engine has no /tokenize with which to compare prompts'
     return [
       ...clock,
       createWarning('token mode', seen, 'record a turn and compare it: llm-proxy verify, docs/verify.md'),
@@ -230,7 +239,7 @@ async function checkPrompt(config: ServeConfig, url: string, turn: TurnJson): Pr
   return [...clock, createOkFinding('token mode', `the same ${tokens.length} prompt ids as the engine's own`)]
 }
 
-/** Returns the token ids; undefined: the engine reports none. */
+/** Returns the token ids of a response; undefined if there are none. */
 async function readTokens(response: Response): Promise<number[] | undefined> {
   const { tokens } = (await response.json().catch(() => ({}))) as { tokens?: number[] }
   return response.ok ? tokens : undefined

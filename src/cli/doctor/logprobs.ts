@@ -1,4 +1,4 @@
-/** Determines the distribution that an engine's logprobs belong to. */
+/** Determines the distribution to which an engine's logprobs belong. */
 import {
   type FirstTokens,
   type LogprobsMode,
@@ -9,15 +9,15 @@ import { createFailure, createOkFinding, createWarning, type Finding } from './f
 const ABOUT = 'logprobs'
 
 const SEEN: Record<LogprobsMode, string> = {
-  raw_logprobs: 'of what the model gave, whatever the temperature',
-  temperature_logprobs: 'of what the model gave, after temperature and before filters',
-  processed_logprobs: 'of what is sampled from, temperature and filters included',
+  raw_logprobs: 'of the model, before temperature and filters',
+  temperature_logprobs: 'of the model, after temperature and before filters',
+  processed_logprobs: 'of the distribution that is sampled from, after temperature and filters',
 }
 
 const UNKNOWN = {
   too_few: 'of an unknown distribution: the engine reports too few alternatives',
-  too_close: 'of an unknown distribution: two tokens are as good as each other',
-  filters: 'after temperature; whether after filters too cannot be seen in this answer',
+  too_close: 'of an unknown distribution: two tokens are about equally likely',
+  filters: 'after temperature; the response does not show whether also after filters',
 } as const
 
 /**
@@ -34,13 +34,17 @@ export function judgeLogprobs(warm: FirstTokens, hot: FirstTokens, mode: string 
   if (reading.unknown !== 'other_gap') return createOkFinding(ABOUT, UNKNOWN[reading.unknown])
   const apart = reading.gapRatio.toFixed(2)
   const seen = `of an unknown distribution: at temperature 2 two tokens are ${apart} times as far apart`
-  return createWarning(ABOUT, seen, 'ask its makers, and say what it is with --logprobs-mode')
+  return createWarning(
+    ABOUT,
+    seen,
+    'ask the developers of the engine, and declare the distribution with --logprobs-mode',
+  )
 }
 
 function judgeMode(found: LogprobsMode, mode: string | undefined): Finding {
   const seen = SEEN[found]
   const isOther = mode !== undefined && mode in SEEN && mode !== found
   if (isOther)
-    return createFailure(ABOUT, `${seen}, not ${mode}`, `give --logprobs-mode ${found}, or nothing`)
+    return createFailure(ABOUT, `${seen}, not ${mode}`, `give --logprobs-mode ${found}, or omit it`)
   return createOkFinding(ABOUT, `${seen} (${mode ?? found})`)
 }

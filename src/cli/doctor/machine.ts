@@ -25,7 +25,7 @@ export function checkKeys(config: ServeConfig): Finding {
   if (agentKeySecrets.length === 0) {
     return createWarning(
       'keys',
-      'agents have none of their own, so that they would need an admin key',
+      'agents have no keys, so they would need an admin key',
       'give --agent-key-secret',
     )
   }
@@ -73,14 +73,14 @@ export async function checkPort({ host, port }: ServeConfig): Promise<Finding> {
   }
 }
 
-/** A synchronous write takes less time than this, except on network storage. */
+/** A synchronous write that takes longer is reported as slow; on local disks it takes less. */
 const SLOW_SYNC_MS = 20
 const WRITES = 15
 const LITTLE_SPACE_BYTES = 1024 ** 3
 
-/** Checks the disk. Writes a file next to the database as a commit does, and deletes it. */
+/** Checks the disk: writes a file beside the database as a commit does, and deletes it. */
 export function checkDisk({ db, durability }: ServeConfig): Finding {
-  if (isPostgresUrl(db)) return createOkFinding('disk', 'none here: the record is in PostgreSQL')
+  if (isPostgresUrl(db)) return createOkFinding('disk', 'not used: sessions are in PostgreSQL')
   if (db === 'memory') {
     return createWarning(
       'disk',
@@ -94,12 +94,12 @@ export function checkDisk({ db, durability }: ServeConfig): Finding {
     const { bavail, bsize } = statfsSync(folder)
     const seen = `${folder} syncs a write in ${syncMs.toFixed(1)} ms, ${((bavail * bsize) / 1024 ** 3).toFixed(1)} GiB free`
     if (bavail * bsize < LITTLE_SPACE_BYTES)
-      return createWarning('disk', seen, 'make room, or put --db elsewhere')
+      return createWarning('disk', seen, 'free some space, or put --db elsewhere')
     if (syncMs > SLOW_SYNC_MS && durability === 'power') {
       return createWarning(
         'disk',
         seen,
-        'every answer waits so long: put --db on a local disk, or give --durability process',
+        'every response waits that long: put --db on a local disk, or give --durability process',
       )
     }
     return createOkFinding('disk', seen)
@@ -127,7 +127,7 @@ function measureMedianSyncMs(path: string): number {
 
 export async function checkDatabase({ db, durability }: ServeConfig): Promise<Finding[]> {
   if (db === 'memory') return []
-  if (!isPostgresUrl(db) && !existsSync(db)) return [createOkFinding('database', `${db} will be made`)]
+  if (!isPostgresUrl(db) && !existsSync(db)) return [createOkFinding('database', `${db} will be created`)]
   try {
     const server = isPostgresUrl(db) ? await checkServer(db, durability) : []
     const reader = await openDatabase(db)

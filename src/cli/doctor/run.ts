@@ -33,7 +33,7 @@ async function* checkAll(config: DoctorConfig): AsyncGenerator<Finding> {
   yield await checkPort(config)
   yield checkDisk(config)
   yield* await checkDatabase(config)
-  if (config.mode === 'relay') yield createOkFinding('engines', 'are the business of workers, who dial in')
+  if (config.mode === 'relay') yield createOkFinding('engines', 'belong to workers, which connect later')
   else if (config.awaitEngines) yield createOkFinding('engines', 'are registered later')
   else if (config.engineUrls.length === 0) yield* await checkEngine(config, undefined)
   else for (const url of config.engineUrls) yield* await checkEngine(config, url)

@@ -9,7 +9,7 @@ import { listOf, struct, toColumns, writeRowColumns } from '../../rollout/datase
 
 const TRAJECTORY = {
   ...toColumns(rowFields),
-  // Its fields decide on their columns.
+  // Some fields of a turn have their own column type, so its columns are derived from the table of its fields.
   turns: listOf(struct(Object.entries(toColumns(rowTurnFields)))),
 }
 
@@ -21,7 +21,7 @@ const SFT = toColumns({
 
 /**
  * Writes the rows.
- * @param chunks chunks of lines, one row each
+ * @param chunks text in chunks, with a row as JSON on each line
  * @throws ProxyError `config_invalid` for a format that has no rows, `start_failed` if the file cannot be written
  */
 export async function writeExportColumns(
@@ -32,7 +32,7 @@ export async function writeExportColumns(
   if (format !== 'trajectories' && format !== 'sft')
     throw new ProxyError(
       'config_invalid',
-      `--format ${format} is no rows: name an --output that ends in .jsonl`,
+      `--format ${format} has no rows: name an --output that ends in .jsonl`,
     )
   const columns =
     format === 'sft' ? SFT : { ...TRAJECTORY, ...(details.length > 0 && toColumns(optionalRowFields)) }

@@ -10,7 +10,9 @@ import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import { serveAnnounced } from '../serve-announced.ts'
 
-/** No grace period: agents run for minutes, so they are ended on shutdown and the trainer retries. */
+/**
+ * There is no grace period, because agents run for minutes: they are cancelled on shutdown, and the trainer retries.
+ */
 const STOP_GRACE_MS = 0
 
 /** Runs `llm-proxy rollout --listen`: runs rollouts for clients until a signal. @returns the exit code */

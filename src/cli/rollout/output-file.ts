@@ -1,7 +1,7 @@
 /**
- * The output file: one row per line, as a JSON object. For a Parquet or Arrow file, the file of lines from which it is
- * generated in the end. All rows of a sample are written at once, so that a crash leaves at most the last sample
- * incomplete, which is removed when the file is opened again. Only one process at a time may open the file.
+ * The output file: one row per line, as a JSON object. A Parquet or Arrow file is generated from such a file when the
+ * run has ended. All rows of a sample are written at once, so that a crash leaves at most the last sample incomplete,
+ * which is removed when the file is opened again. Only one process at a time may open the file.
  */
 import { existsSync } from 'node:fs'
 import { type FileHandle, open, rename } from 'node:fs/promises'
@@ -44,7 +44,7 @@ export class OutputFile {
       const message = `${path} exists without ${linesPath}, which is required to resume it: choose another --output`
       throw new ProxyError('start_failed', message)
     }
-    // A missing package must fail now, not after hours.
+    // Imports the package now: a missing one must not be detected after hours.
     if (isArrow(path)) await openArrow()
     await using undo = new AsyncDisposableStack()
     try {
@@ -57,7 +57,7 @@ export class OutputFile {
       undo.move()
       return new OutputFile(path, file, written, unlock)
     } catch (error) {
-      throw cannotWrite(linesPath, error)
+      throw createWriteError(linesPath, error)
     }
   }
 
@@ -65,7 +65,7 @@ export class OutputFile {
   selectMissing(samples: readonly SamplePlan[]): SamplePlan[] {
     return samples.filter((sample) => {
       const row = this.#written.get(getSampleKey(sample.taskIndex, sample.sampleIndex))
-      if (row !== undefined && !isRowOfSample(row, sample)) throw this.#ofOtherTasks(sample, row)
+      if (row !== undefined && !isRowOfSample(row, sample)) throw this.#createOtherTasksError(sample, row)
       return row === undefined
     })
   }
@@ -82,9 +82,10 @@ export class OutputFile {
   async removeSamples(samples: readonly SamplePlan[]): Promise<void> {
     const keys = new Set(samples.map(({ taskIndex, sampleIndex }) => getSampleKey(taskIndex, sampleIndex)))
     try {
-      // The remaining rows may have taken days, so they are copied to a separate file until it is complete.
-      const restPath = `${this.#linesPath}.tmp`
-      const rest = await open(restPath, 'w')
+      // The remaining rows may have taken days, so they are copied to a new file, which replaces the old one when it is
+      // complete.
+      const partialPath = `${this.#linesPath}.tmp`
+      const rest = await open(partialPath, 'w')
       try {
         for await (const line of readCompleteLines(this.#linesPath)) {
           const { task_index, sample_index } = parseRow(line)!
@@ -94,11 +95,11 @@ export class OutputFile {
       } finally {
         await rest.close()
       }
-      await rename(restPath, this.#linesPath)
+      await rename(partialPath, this.#linesPath)
       await this.#file.close()
       this.#file = await open(this.#linesPath, 'a')
     } catch (error) {
-      throw cannotWrite(this.#linesPath, error)
+      throw createWriteError(this.#linesPath, error)
     }
     for (const key of keys) this.#written.delete(key)
   }
@@ -115,7 +116,7 @@ export class OutputFile {
       try {
         await this.#file.appendFile(text)
       } catch (error) {
-        throw cannotWrite(this.#linesPath, error)
+        throw createWriteError(this.#linesPath, error)
       }
     })
     return this.#lastWrite
@@ -135,7 +136,7 @@ export class OutputFile {
     this.#unlock()
   }
 
-  #ofOtherTasks(sample: SamplePlan, { instance_id }: FileRow): ProxyError {
+  #createOtherTasksError(sample: SamplePlan, { instance_id }: FileRow): ProxyError {
     const { taskIndex } = sample
     const other = instance_id !== readInstanceId(sample) && instance_id !== null ? instance_id : 'another one'
     const message = `${this.#path} has rows of other tasks: task ${taskIndex} is ${other} there; choose another --output`
@@ -160,7 +161,7 @@ function isRowOfSample({ instance_id, task_digest }: FileRow, sample: SamplePlan
   return instance_id === readInstanceId(sample) && (task_digest ?? sample.digest) === sample.digest
 }
 
-function cannotWrite(path: string, error: unknown): ProxyError {
+function createWriteError(path: string, error: unknown): ProxyError {
   if (error instanceof ProxyError) return error
   return new ProxyError('start_failed', `cannot write ${path}`, { cause: error })
 }
@@ -175,7 +176,7 @@ async function readWritten(path: string): Promise<{ written: Map<string, FileRow
     const row = parseRow(line)
     const key = row && getSampleKey(row.task_index, row.sample_index)
     if (key === undefined || (rowsOfSample > 0 && key !== sample)) {
-      throw new ProxyError('start_failed', `${path} is no file of rollouts: choose another --output`)
+      throw new ProxyError('start_failed', `${path} is not a file of rollouts: choose another --output`)
     }
     sample = key
     rowsOfSample += 1

@@ -11,7 +11,7 @@ export const sampleFields = {
   task_digest: { type: Type.String({ description: "Digest of the task's content" }) },
 } satisfies FieldTable
 
-/** A row of any version that wrote the file. */
+/** The fields that are read from a row in a file of any version. */
 export const FileRow = Type.Object({
   ...toProperties(sampleFields),
   /** Absent in rows of earlier versions. */

@@ -12,22 +12,22 @@ import { Progress } from '../progress.ts'
 import { toPrintable } from '../table.ts'
 import { OutputFile } from './output-file.ts'
 import { planSamples, readSamples, type SamplePlan } from './samples.ts'
-import { formatProgress, SampleStatistics, summarise } from './tally.ts'
+import { formatProgress, formatSummary, SampleStatistics } from './tally.ts'
 
-/** Interval of lines without a terminal: a run may have thousands of samples. */
-const LINE_EVERY_MS = 1_000
-/** Interval at which a runner's message is shown while no sample completes. */
-const HEAR_EVERY_MS = 5_000
-/** 128 plus the number of a signal. */
+/** The interval of progress lines without a terminal: a run may have thousands of samples. */
+const LINE_INTERVAL_MS = 1_000
+/** The interval at which the runner's progress is shown while no sample completes. */
+const NOTE_INTERVAL_MS = 5_000
+/** Exit codes after a signal are this plus the number of the signal. */
 const EXIT_INTERRUPTED = 128
-/** Longest text about a failed attempt, in characters. */
-const FAILURE_LENGTH = 200
+/** The maximum length of a message about failed attempts, in characters. */
+const MAX_FAILURE_LENGTH = 200
 
 /**
  * Runs `llm-proxy rollout`: runs the samples that the output lacks.
  * @returns the exit code: 0 if each sample has its result, 1 if every agent failed, in this run or in the one that
- * wrote the output, 130 or 143 if it was interrupted
- * @throws ProxyError `proxy_failed` at once if the proxy's URL does not respond; and the error of a rollout
+ *   wrote the output, 130 or 143 if it was interrupted
+ * @throws ProxyError `proxy_failed` immediately if the proxy does not respond; and the error of a rollout
  */
 export async function run(config: RolloutConfig): Promise<number> {
   if (config.listen !== undefined) return (await import('./listen.ts')).listen(config, config.listen)
@@ -42,18 +42,19 @@ export async function run(config: RolloutConfig): Promise<number> {
   closing.defer(() => loop.close())
   const output = await OutputFile.open(config.output)
   closing.defer(() => output.close())
-  const here = samples.length - output.selectMissing(samples).length
-  if (here > 0) printLine(`${config.output} has ${here} of ${samples.length} samples already`)
+  const existing = samples.length - output.selectMissing(samples).length
+  if (existing > 0) printLine(`${config.output} has ${existing} of ${samples.length} samples already`)
   const failed = output.selectFailed(samples)
   if (failed.length > 0) printLine(describeFailed(failed, config.retryFailed))
   const again = config.retryFailed ? failed : []
-  if (here < samples.length || again.length > 0) await loop.reach()
+  if (existing < samples.length || again.length > 0) await loop.reach()
   if (again.length > 0) await output.removeSamples(again)
   const missing = output.selectMissing(samples)
-  // The exit code of the run that wrote the output: repeating a command must not turn its failure into a success.
+  // Starts with the exit code of the run that wrote the output: repeating a command must not turn its failure into a
+  // success.
   let exitCode = failed.length === samples.length ? 1 : 0
   if (missing.length > 0) {
-    const progress = new Progress(missing.length, process.stdout, { lineEveryMs: LINE_EVERY_MS })
+    const progress = new Progress(missing.length, process.stdout, { lineEveryMs: LINE_INTERVAL_MS })
     notify = (text) => progress.printMessage(text)
     exitCode = await runMissing({ config, loop, runner, output, missing, progress })
     notify = printLine
@@ -81,7 +82,7 @@ async function runMissing(run: RolloutRun): Promise<number> {
     if (interrupt.exitCode === undefined) throw error
   } finally {
     run.progress.end()
-    printLine(`\n${summarise(tally, run.missing.length)}`)
+    printLine(`\n${formatSummary(tally, run.missing.length)}`)
   }
   if (interrupt.exitCode === undefined) return tally.failed === run.missing.length ? 1 : 0
   printLine('\ninterrupted; run the same command to resume')
@@ -89,7 +90,7 @@ async function runMissing(run: RolloutRun): Promise<number> {
 }
 
 /**
- * Runs the samples. An error of one stops the others, because they would fail too.
+ * Runs the samples. An error of one cancels the others, because they would fail, too.
  * @throws the error of a rollout or of the file
  */
 async function runSamples(
@@ -102,7 +103,7 @@ async function runSamples(
   await runner.prepare?.(stop)
   const note = () =>
     [formatProgress(tally), runner.describe?.()].filter((part) => part !== undefined).join(', ')
-  const hearing = runner.describe && setInterval(() => progress.update(note()), HEAR_EVERY_MS)
+  const noteTimer = runner.describe && setInterval(() => progress.update(note()), NOTE_INTERVAL_MS)
   try {
     await mapConcurrently(missing, config.concurrency, async (sample) => {
       try {
@@ -116,24 +117,24 @@ async function runSamples(
       }
     })
   } finally {
-    clearInterval(hearing)
+    clearInterval(noteTimer)
   }
 }
 
-/** Number of failed samples that are listed. */
-const NAMED_FAILED = 10
+/** The maximum number of failed samples that are listed. */
+const MAX_LISTED_FAILED = 10
 
 function describeFailed(failed: readonly SamplePlan[], retryFailed: boolean): string {
   const names = failed
-    .slice(0, NAMED_FAILED)
+    .slice(0, MAX_LISTED_FAILED)
     .map(
       ({ task, taskIndex, sampleIndex }) => `${getInstanceId(task) ?? `task ${taskIndex}`} #${sampleIndex}`,
     )
-  const more = failed.length > NAMED_FAILED ? ', …' : ''
+  const more = failed.length > MAX_LISTED_FAILED ? ', …' : ''
   const fate = retryFailed ? 'are run again' : 'are not run again without --retry-failed'
   return toPrintable(
     `${failed.length} of them failed and ${fate}: ${names.join(', ')}${more}`,
-    FAILURE_LENGTH,
+    MAX_FAILURE_LENGTH,
   )
 }
 
@@ -142,7 +143,7 @@ function createLogger(notify: (text: string) => void): Logger {
   const log = (fields: object, message: string) => {
     const { session_id: sessionId, agent_status: status, reason, note } = fields as Record<string, unknown>
     const failure = `${sessionId}: agent failed (${status}): ${reason ?? ''}`
-    notify(toPrintable(sessionId === undefined ? `${message}: ${note ?? ''}` : failure, FAILURE_LENGTH))
+    notify(toPrintable(sessionId === undefined ? `${message}: ${note ?? ''}` : failure, MAX_FAILURE_LENGTH))
   }
   return { debug() {}, info() {}, warn: log, error: log }
 }

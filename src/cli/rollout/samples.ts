@@ -13,11 +13,13 @@ export interface SamplePlan {
   taskIndex: number
   sampleIndex: number
   task: Sample
-  /** Digest of the task, independent of the order of its fields: many data sets have no other name for a task. */
+  /**
+   * The digest of the task, independent of the order of its fields: many data sets have no other identifier of a task.
+   */
   digest: string
 }
 
-/** 64 bits, enough to distinguish the tasks of a file from those of another. */
+/** The length of a digest in hexadecimal: 64 bits distinguish the tasks of a file from those of another. */
 const DIGEST_LENGTH = 16
 
 /** Returns the samples, ordered by task. */
@@ -68,5 +70,5 @@ function parseTask(line: string, where: string): Sample {
     throw new ProxyError('config_invalid', `${where} is not JSON`, { cause: error })
   }
   if (isRecord(task)) return task
-  throw new ProxyError('config_invalid', `${where} is no JSON object`)
+  throw new ProxyError('config_invalid', `${where} is not a JSON object`)
 }

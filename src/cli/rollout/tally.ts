@@ -45,20 +45,20 @@ export class SampleStatistics {
     return this.sampledTokens / Math.max(this.seconds, 1e-3)
   }
 
-  /** Mean over the samples with a reward; undefined if there is none. */
+  /** The mean over the samples with a reward; undefined if there are none. */
   get meanReward(): number | undefined {
     return this.#rewarded === 0 ? undefined : this.#rewardSum / this.#rewarded
   }
 }
 
-/** Formats the statistics: `2 failed, 1,234 tokens/s, mean reward 0.52` */
+/** Formats the statistics for a line of progress: `2 failed, 1,234 tokens/s, mean reward 0.52` */
 export function formatProgress({ failed, tokensPerSecond, meanReward }: SampleStatistics): string {
   const reward = meanReward === undefined ? 'no reward' : `mean reward ${meanReward.toFixed(2)}`
   return `${failed} failed, ${Math.round(tokensPerSecond).toLocaleString('en')} tokens/s, ${reward}`
 }
 
-/** Returns a line for each figure, for the end of a run. */
-export function summarise(tally: SampleStatistics, planned: number): string {
+/** Formats the statistics for the end of a run, one figure a line. */
+export function formatSummary(tally: SampleStatistics, planned: number): string {
   const { done, failed, padding, rows, turns, tries, promptTokens, sampledTokens, meanReward, seconds } =
     tally
   const figures: [string, string][] = [

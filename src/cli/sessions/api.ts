@@ -1,4 +1,4 @@
-/** The sessions API that the `sessions` commands read and change, of a running proxy or over a database. */
+/** The sessions API that the `sessions` commands use, of a running proxy or over a database. */
 import type { Static, TSchema } from 'typebox'
 import type { ExportQuery } from '../../proxy/http/trainer/formats/schemas.ts'
 import type { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/sessions/read-schemas.ts'
@@ -34,7 +34,7 @@ export interface ListQuery {
   status?: SessionStatus | undefined
   /** Only sessions of this run. */
   run?: string | undefined
-  /** Default: `created`. The order is descending. */
+  /** The key of the order, which is descending. Default: `created`. */
   sort?: SessionSort | undefined
   /** Only sessions that changed at this time or later; seconds since the epoch. */
   since?: number | undefined
@@ -65,7 +65,7 @@ export interface SessionsApi {
   close(): Promise<void>
 }
 
-/** The routes that change sessions. */
+/** The routes that change sessions, of a running proxy or over a database. */
 export interface ChangesApi {
   /** Sends a request. @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure */
   sendJson<S extends TSchema>(

@@ -65,7 +65,7 @@ async function findSession(reader: TurnReader, sessionId: string): Promise<Sessi
   return session
 }
 
-/** Parses chunks of JSON. The proxy's serializer wrote it, so it matches its schema. */
+/** Parses JSON in chunks. It is not validated, because the proxy's serializer wrote it. */
 async function parseChunks<T>(chunks: AsyncIterable<string>): Promise<T> {
   let text = ''
   for await (const chunk of chunks) text += chunk

@@ -14,14 +14,15 @@ import { openIdleDatabase } from '../open-database.ts'
 import { checkResponse } from '../proxy-client.ts'
 import type { ChangesApi } from './api.ts'
 
-/** Enough for the rewards of all turns of a session. */
+/** The body limit, enough for the rewards of all turns of a session. */
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024
 
-/** The advice in the store's error if a proxy has the database open. */
+/** Matches the advice in the store's error if a proxy has the database open. */
 const IN_USE = /: stop (that one|these proxies).*$/
 
 /**
- * Serves the routes of a proxy within this process, so that they validate and report as those of a running proxy.
+ * Serves the routes of a proxy in this process, so that requests are validated and errors are reported as by a running
+ * proxy.
  * @throws ProxyError `start_failed`
  */
 export async function withDatabaseChanges<T>(db: string, use: (api: ChangesApi) => Promise<T>): Promise<T> {
@@ -36,7 +37,7 @@ export async function withDatabaseChanges<T>(db: string, use: (api: ChangesApi) 
     await app.register(withScope('admin', sessionsRoutes), { sessions, store, keyring })
   })
   closing.defer(() => fastify.close())
-  const call = async <S extends TSchema>(
+  const send = async <S extends TSchema>(
     method: 'POST' | 'DELETE',
     path: string,
     schema: S,
@@ -49,7 +50,7 @@ export async function withDatabaseChanges<T>(db: string, use: (api: ChangesApi) 
     })
     return checkResponse(schema, parseJson(payload), statusCode, toDatabaseName(db) + path)
   }
-  return await use({ sendJson: call })
+  return await use({ sendJson: send })
 }
 
 /** Opens the database. A misspelt file is not created. @throws ProxyError `start_failed` */

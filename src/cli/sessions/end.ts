@@ -31,9 +31,9 @@ function changeSessions(
     let missing = 0
     for (const id of sessionIds) {
       const path = `/sessions/${encodeURIComponent(id)}${action}`
-      const answer = (await api.sendJson(method, path, schema)) as EndResult
-      if (answer.status === 'not_found') missing += 1
-      const line = json ? formatJson(answer) : `${toPrintable(id)}: ${answer.status.replace('_', ' ')}`
+      const result = (await api.sendJson(method, path, schema)) as EndResult
+      if (result.status === 'not_found') missing += 1
+      const line = json ? formatJson(result) : `${toPrintable(id)}: ${result.status.replace('_', ' ')}`
       process.stdout.write(`${line}\n`)
     }
     return missing > 0 ? 1 : 0

@@ -10,7 +10,7 @@ const PAGE_SIZE = 100
 /** Runs `llm-proxy sessions grep <text>`. @returns the exit code: 1 if nothing was found, like grep */
 export function run(config: SessionsGrepConfig, [text]: string[]): Promise<number> {
   if (text!.length < MIN_SEARCHED_CHARS)
-    throw new ProxyError('config_invalid', `look for at least ${MIN_SEARCHED_CHARS} characters`)
+    throw new ProxyError('config_invalid', `the text must have at least ${MIN_SEARCHED_CHARS} characters`)
   return withSessionsApi(config, async (api) => {
     let found = 0
     for await (const hit of findHits(api, text!, config)) {
@@ -23,7 +23,7 @@ export function run(config: SessionsGrepConfig, [text]: string[]): Promise<numbe
 
 /** Yields hits page by page; a page may be empty without being the last. The limit per session applies across pages. */
 async function* findHits(api: SessionsApi, text: string, { run, limit, perSession }: SessionsGrepConfig) {
-  const ofSession = new Map<string, number>()
+  const countBySession = new Map<string, number>()
   let left = limit
   let cursor: string | undefined
   do {
@@ -35,8 +35,8 @@ async function* findHits(api: SessionsApi, text: string, { run, limit, perSessio
       cursor,
     })
     for (const hit of page.hits) {
-      const count = (ofSession.get(hit.session_id) ?? 0) + 1
-      ofSession.set(hit.session_id, count)
+      const count = (countBySession.get(hit.session_id) ?? 0) + 1
+      countBySession.set(hit.session_id, count)
       if (count > perSession) continue
       yield hit
       left -= 1

@@ -1,6 +1,6 @@
 /**
- * Imports consumers. Their acknowledgements are copied with each session, so that the trainer does not train on it
- * again.
+ * Imports consumers. Their acknowledgements are copied with each session, so that the trainer does not train on
+ * acknowledged sessions again.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { ProxyError } from '../../base/errors.ts'
@@ -17,17 +17,18 @@ export interface ConsumerImport {
 
 /**
  * Imports the consumers.
- * @throws ProxyError `consumer_exists` if one of the destination selects other sessions; nothing is imported then
+ * @throws ProxyError `consumer_exists` if the destination has a consumer of the same name with other settings; nothing
+ *   is imported then
  */
 export async function importConsumers(reader: ConsumerReader, store: TurnStore): Promise<ConsumerImport> {
   const consumers = await reader.listConsumers('')
-  for (const consumer of consumers) rejectOther(consumer, await store.getConsumer(consumer.name))
+  for (const consumer of consumers) rejectOtherSettings(consumer, await store.getConsumer(consumer.name))
   const merged = new Set<string>()
   const dropped: string[] = []
   let created = 0
   for (const consumer of consumers) {
     const known = await store.getConsumer(consumer.name)
-    if (!(await isToBeMerged(store, consumer, known))) {
+    if (!(await isMerged(store, consumer, known))) {
       dropped.push(consumer.name)
       continue
     }
@@ -35,7 +36,7 @@ export async function importConsumers(reader: ConsumerReader, store: TurnStore):
       await store.createConsumer(consumer)
       created += 1
     }
-    // Both are marked, because the destination's may have been created before the first import.
+    // Both consumers are recorded as imported, because the destination's may have been created before the first import.
     await store.setImported(toItem(consumer), true)
     if (known !== undefined) await store.setImported(toItem(known), true)
     merged.add(consumer.name)
@@ -43,12 +44,11 @@ export async function importConsumers(reader: ConsumerReader, store: TurnStore):
   return { created, merged, dropped }
 }
 
-/** Returns whether the consumer of the destination is, or becomes, the one of the source. */
-async function isToBeMerged(
-  store: TurnStore,
-  consumer: Consumer,
-  known: Consumer | undefined,
-): Promise<boolean> {
+/**
+ * Returns whether the acknowledgements of a consumer are imported: unless it was imported earlier and then deleted, or
+ * created again, at the destination.
+ */
+async function isMerged(store: TurnStore, consumer: Consumer, known: Consumer | undefined): Promise<boolean> {
   if (!(await store.wasImported(toItem(consumer)))) return true
   return known !== undefined && (await store.wasImported(toItem(known)))
 }
@@ -57,8 +57,8 @@ function toItem({ name, createdAtMs }: Consumer) {
   return { kind: 'consumer', name, createdAtMs } as const
 }
 
-/** Rejects a consumer with other settings. @throws ProxyError `consumer_exists` */
-function rejectOther(consumer: Consumer, known: Consumer | undefined): void {
+/** Rejects a consumer that has other settings at the destination. @throws ProxyError `consumer_exists` */
+function rejectOtherSettings(consumer: Consumer, known: Consumer | undefined): void {
   const settings = ({ createdAtMs: _createdAtMs, ...rest }: Consumer) => rest
   if (known === undefined || isDeepStrictEqual(settings(known), settings(consumer))) return
   throw new ProxyError(

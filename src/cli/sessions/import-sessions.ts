@@ -10,7 +10,7 @@ import { listEverySession } from '../../proxy/store/port/every-session.ts'
 import { createNoMarks, isUnmarked } from '../../proxy/store/port/marks.ts'
 import type { SessionRecord, TurnReader, TurnStep, TurnStore } from '../../proxy/store/port/turn-store.ts'
 
-type Source = TurnReader & ConsumerReader
+type ImportSource = TurnReader & ConsumerReader
 
 export interface ImportCounts {
   /** New sessions and their turns. */
@@ -18,10 +18,11 @@ export interface ImportCounts {
   turns: number
   /** Sessions that were incomplete and are now complete. */
   completed: number
+  /** Sessions of the destination that were not changed. */
   kept: number
   /** Sessions that were deleted at the destination after an import. */
   deleted: number
-  /** Ids of kept sessions whose source has other turns, or more. */
+  /** The ids of kept sessions whose source has turns that the destination lacks. */
   different: string[]
 }
 
@@ -30,7 +31,7 @@ export interface ImportCounts {
  * @param consumers names of the consumers whose acknowledgements are imported
  */
 export async function importSessions(
-  reader: Source,
+  reader: ImportSource,
   store: TurnStore,
   consumers: ReadonlySet<string>,
 ): Promise<ImportCounts> {
@@ -46,7 +47,7 @@ interface ImportProgress {
 }
 
 async function importSession(
-  reader: Source,
+  reader: ImportSource,
   store: TurnStore,
   session: SessionRecord,
   { counts, consumers }: ImportProgress,
@@ -70,7 +71,7 @@ async function importSession(
     await copySession(reader, store, session)
     counts.completed += 1
   } else if (found === 'equal' && lacksEnding(session, known!, wasImported)) {
-    await finish(store, session, known!)
+    await addEnding(store, session, known!)
     counts.completed += 1
   } else {
     counts.kept += 1
@@ -81,8 +82,9 @@ async function importSession(
   await store.setImported(item, true)
 }
 
+/** Imports the acknowledgements of a session. */
 async function importSessionStates(
-  reader: Source,
+  reader: ImportSource,
   store: TurnStore,
   sessionId: string,
   consumers: ReadonlySet<string>,
@@ -92,14 +94,14 @@ async function importSessionStates(
 }
 
 /**
- * Result of the comparison. `beginning`: the destination has some of the source's turns, and nothing else. `equal`: it
- * has the same turns. `longer`: it has more. `different`: the source has turns that it lacks. `other`: it is another
- * session of the same name.
+ * The result of comparing a session of the source with that of the destination. `beginning`: the destination has some
+ * of the source's turns, and nothing else. `equal`: it has the same turns. `longer`: it has more. `different`: the
+ * source has turns that it lacks. `other`: it is another session of the same name.
  */
 type ComparisonResult = 'beginning' | 'equal' | 'longer' | 'different' | 'other'
 
 async function compareWithStored(
-  reader: Source,
+  reader: ImportSource,
   store: TurnStore,
   source: SessionRecord,
   known: SessionRecord,
@@ -125,7 +127,7 @@ function lacksEnding(source: SessionRecord, known: SessionRecord, wasImported: b
   return lacksEnd || lacksReward || (!wasImported && isUnmarked(known.marks) && !isUnmarked(source.marks))
 }
 
-/** Returns whether the sessions ended at the same time with equal content: a session that was reset ends later. */
+/** Returns whether both sessions ended at the same time with equal counts: a session that was reset ends later. */
 function hasEqualEnd(known: SessionRecord, source: SessionRecord): boolean {
   return (
     known.status !== 'active' &&
@@ -142,7 +144,7 @@ async function readTurnIds(reader: TurnReader, { sessionId }: SessionRecord): Pr
 }
 
 /** Copies a session that the destination does not have. @returns the number of its turns */
-async function copySession(reader: Source, store: TurnStore, session: SessionRecord): Promise<number> {
+async function copySession(reader: ImportSource, store: TurnStore, session: SessionRecord): Promise<number> {
   const { sessionId } = session
   await store.createSession({ ...session, samplingParams: readSamplingParams(session) })
   let turns = 0
@@ -151,12 +153,12 @@ async function copySession(reader: Source, store: TurnStore, session: SessionRec
     await copyTurn(reader, store, step, prompts)
     turns += 1
   }
-  await finish(store, session, { status: 'active', reward: null, marks: createNoMarks() })
+  await addEnding(store, session, { status: 'active', reward: null, marks: createNoMarks() })
   return turns
 }
 
 /** Adds the end, the marks and the reward that the destination lacks. */
-async function finish(
+async function addEnding(
   store: TurnStore,
   { sessionId, status, endedAtMs, updatedAtMs, reward, marks }: SessionRecord,
   known: Pick<SessionRecord, 'status' | 'reward' | 'marks'>,
@@ -174,7 +176,7 @@ async function copyTurn(
   prompts: Map<string, PromptIds>,
 ): Promise<void> {
   const { sessionId, turnId } = turn
-  // Copied, because the store takes ownership of arrays.
+  // The ids are copied, because the store takes ownership of arrays.
   const prompt = new PromptIds(rest, base === null ? undefined : prompts.get(base), shared)
   prompt.completion = turn.completionTokenIds.slice()
   prompts.set(turnId, prompt)

@@ -35,29 +35,31 @@ export async function run({ db, durability }: SessionsImportConfig, args: string
   }
 }
 
-/** Maximum number of ids in the report. */
-const NAMED = 10
+/** The maximum number of ids in the report. */
+const MAX_LISTED = 10
 
 function toReport(
   name: string,
   { sessions, turns, completed, kept, deleted, different }: ImportCounts,
   { created, dropped, merged }: Awaited<ReturnType<typeof importConsumers>>,
 ): string[] {
-  const ids = `${different.slice(0, NAMED).join(', ')}${different.length > NAMED ? ', …' : ''}`
+  const ids = `${different.slice(0, MAX_LISTED).join(', ')}${different.length > MAX_LISTED ? ', …' : ''}`
   return [
     `${name} has ${sessions} more sessions, with ${turns} turns; consumers: ${created} new, ${merged.size} with their acknowledgements`,
     ...(completed > 0
       ? [
-          `${completed} sessions of an import that was cut off, or that went on at their source, were completed`,
+          `${completed} sessions were completed that an interrupted import left, or that continued at their source`,
         ]
       : []),
-    ...(kept > 0 ? [`${kept} sessions were there already, and stay as they are`] : []),
-    ...(deleted > 0 ? [`${deleted} sessions were deleted there after an import, and are not put back`] : []),
+    ...(kept > 0 ? [`${kept} sessions existed already and were not changed`] : []),
+    ...(deleted > 0 ? [`${deleted} sessions were deleted there after an import and were not restored`] : []),
     ...(different.length > 0
-      ? [`${different.length} of those that stay differ from their source: ${ids}`]
+      ? [`${different.length} of the unchanged sessions differ from their source: ${ids}`]
       : []),
     ...(dropped.length > 0
-      ? [`consumers that were deleted or made again there after an import stay so: ${dropped.join(', ')}`]
+      ? [
+          `consumers that were deleted or created again there after an import were not changed: ${dropped.join(', ')}`,
+        ]
       : []),
   ]
 }

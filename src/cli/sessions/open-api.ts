@@ -7,7 +7,7 @@ import { openDatabaseApi } from './database-api.ts'
 
 const Conversation = Type.Object({ turns: Type.Array(ShownTurn) })
 
-/** The source of sessions: a running proxy, or else a database. */
+/** The source of sessions: a running proxy if it has a `url`, otherwise the database. */
 interface SessionsSource extends ProxyAddress {
   readonly db: string
 }

@@ -3,7 +3,7 @@ import { ProxyError } from '../../base/errors.ts'
 import { OperatorClient, type ProxyAddress } from '../proxy-client.ts'
 import type { ChangesApi } from './api.ts'
 
-/** The target of changes: the running proxy, or a database instead. */
+/** The target of changes: the database if `db` is set, otherwise a running proxy. */
 interface ChangesTarget extends ProxyAddress {
   readonly db: string | undefined
 }

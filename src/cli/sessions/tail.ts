@@ -19,7 +19,7 @@ export async function run({ follow, limit, json, ...address }: SessionsTailConfi
   }
   if (!follow) return 0
   for await (const event of proxy.streamLines('/events', ProxyEvent)) {
-    if (event.type !== 'ping') printLine(json ? formatJson(event) : getEventLine(event))
+    if (event.type !== 'ping') printLine(json ? formatJson(event) : formatEventLine(event))
   }
   return 0
 }
@@ -33,8 +33,8 @@ function formatSessionLine({ session_id, status, num_turns, reward, updated_at }
   )
 }
 
-/** Formats an event: its session comes first, or else its member. */
-function getEventLine({
+/** Formats an event, after the session or else the engine or worker that it concerns. */
+function formatEventLine({
   at: atMs,
   type,
   session_id,
@@ -54,6 +54,6 @@ function getEventLine({
   return formatLine(atMs, session_id ?? member ?? '-', what.join(' '))
 }
 
-function formatLine(atS: number, who: string, what: string): string {
-  return `${new Date(atS * 1_000).toISOString()}  ${toPrintable(who)}  ${what}`
+function formatLine(atS: number, subject: string, what: string): string {
+  return `${new Date(atS * 1_000).toISOString()}  ${toPrintable(subject)}  ${what}`
 }

@@ -17,7 +17,7 @@ import { isBlank, revealInvisible } from '../../protocol/transcript/visible.ts'
 import { formatNumber, toPrintable } from '../table.ts'
 import type { TreeJson, TurnDisplayJson } from './api.ts'
 
-/** Limits of a text without `full`. */
+/** The limits of a text without `full`. */
 const MAX_LINES = 40
 const MAX_CHARS = 4_000
 
@@ -26,7 +26,7 @@ type Style = Parameters<typeof styleText>[0]
 
 const applyStyle = (style: Style, text: string) => styleText(style, text, { stream: process.stdout })
 
-/** Yields the lines of a transcript. @param full show complete texts, and tools with their descriptions */
+/** Yields the lines of a transcript. @param full whether to show complete texts, and tools with their descriptions */
 export function* formatTranscript(
   tree: TreeJson,
   turns: readonly TurnDisplayJson[],
@@ -154,7 +154,7 @@ function* formatDifferenceLines(lines: readonly DiffLine[], full: boolean): Gene
   yield* formatOmitted(lines.length - shown.length, '      ')
 }
 
-/** Yields the lines of a text; without `full` only its beginning, and the size of the rest. */
+/** Yields the lines of a text; without `full` only its beginning and the size of the rest. */
 function* truncateText(text: string, full: boolean, indent: string, style?: Style): Generator<string> {
   const lines = (full ? text : text.slice(0, MAX_CHARS)).split('\n')
   const shown = full ? lines : lines.slice(0, MAX_LINES)

@@ -4,14 +4,14 @@ import type { VerifyRun } from '../../proxy/verify/run.ts'
 import type { TurnResult } from '../../proxy/verify/verifier.ts'
 import { type Column, renderTable, toPrintable } from '../table.ts'
 
-interface Report extends VerifyRun {
+interface VerifyReport extends VerifyRun {
   engine: string
   weight_version: string | null
   logprobs: string
   turns: readonly TurnResult[]
 }
 
-/** Maximum number of differing turns that are listed: the first ones show the cause. */
+/** The maximum number of listed turns that differ: the first ones show the cause. */
 const MAX_ROWS = 50
 
 const figure = (value: number) => (value === 0 ? '0' : value.toPrecision(3))
@@ -35,7 +35,7 @@ function describeFirstDifference({ first_difference: first, greedy }: TurnResult
   return String(first?.index ?? greedy?.first_difference?.index ?? '-')
 }
 
-export function formatReport(report: Report): string {
+export function formatReport(report: VerifyReport): string {
   const { compared, differing, skipped, overall, control, turns } = report
   const different = turns.filter(({ verdict }) => verdict === 'differs')
   const counts = Object.entries(skipped).map(([reason, count]) => `${count} ${reason}`)
@@ -66,7 +66,7 @@ function formatOverallLines({
   ]
 }
 
-function formatControlLine({ caught, turns }: Report['control'], compared: number): string {
+function formatControlLine({ caught, turns }: VerifyReport['control'], compared: number): string {
   if (compared === 0) return 'nothing was compared'
   return caught
     ? 'control: the engine detected a prompt with one changed token'

@@ -1,4 +1,4 @@
-/** `llm-proxy verify [session-id...]`. */
+/** `llm-proxy verify [session-id...]`: compares recorded turns with an engine. */
 import { ProxyError } from '../../base/errors.ts'
 import { openEngines } from '../../open-engines.ts'
 import type { VerifyConfig } from '../../proxy/config/options/verify.ts'
@@ -13,10 +13,10 @@ import { withSessionsApi } from '../sessions/open-api.ts'
 import { formatJson } from '../table.ts'
 import { formatReport } from './report.ts'
 
-/** Exit codes by verdict. Lower codes mean that the command failed. */
+/** The exit codes by verdict. The codes 1 and 2 mean that the command failed. */
 const EXIT_CODES: Readonly<Record<VerifyRun['verdict'], number>> = { same: 0, differs: 3, void: 4 }
 
-/** Timeout of the engine's health request. */
+/** The time limit of the engine's health request. */
 const HEALTH_MS = 10_000
 
 /**
@@ -48,7 +48,7 @@ async function verifyWith(
 ): Promise<number> {
   const { model, logprobsOf, meanTolerance, tokenTolerance, alternatives, anyWeights, greedy, limit } = config
   const tolerance = { mean: meanTolerance, token: tokenTolerance }
-  // An engine of kind auto does not know its kind before its first request.
+  // The first request to an engine of the kind `auto` determines its kind, which the verifier needs.
   const health = await checkEngine(engine)
   const verifier = new Verifier(engine, health, {
     tolerance,
@@ -99,6 +99,7 @@ async function* readRecordedTurns(
 
 const NO_MASKS: ReadonlyMap<string, TurnMasks> = new Map()
 
+/** The query for rows that contain one turn each, so that a row has the masks of its turn. */
 const MASK_ROWS = {
   select: 'all',
   side_calls: true,

@@ -12,12 +12,12 @@ import { openDatabase } from '../open-database.ts'
 
 interface ViewSource {
   db: string
-  /** Location of the models' tokenizer. */
+  /** The location of the model's tokenizer. */
   tokenizer?: string | undefined
   logger: Logger
 }
 
-/** Body limit: a view needs no request bodies. */
+/** The body limit: the requests of a view have no bodies. */
 const NO_BODY_BYTES = 1024
 
 /**

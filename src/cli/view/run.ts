@@ -9,7 +9,7 @@ import { createLogger } from '../logger.ts'
 import { serveAnnounced } from '../serve-announced.ts'
 import { withView } from './open-view.ts'
 
-/** Grace period on shutdown: reads in progress need not complete. */
+/** The grace period on shutdown, which is short because reads need not complete. */
 const GRACE_MS = 1_000
 
 /** Runs `llm-proxy view`: serves the inspector of a database until a signal. @returns the exit code */

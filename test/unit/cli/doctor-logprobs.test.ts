@@ -14,7 +14,7 @@ interface Case {
 const CASES: Record<string, Case> = {
   'the gap stays': {
     hot: { sea: -0.51, lake: -2.52 },
-    finds: { state: 'ok', seen: /model gave.*\(raw_logprobs\)/ },
+    finds: { state: 'ok', seen: /of the model, before temperature and filters \(raw_logprobs\)/ },
   },
   'the gap is halved': {
     // The sampled token comes first, as engines list it.
@@ -28,7 +28,7 @@ const CASES: Record<string, Case> = {
   'two tokens have it all anyway': {
     warm: { sea: -0.001, lake: -7 },
     hot: { sea: -0.03, lake: -3.53 },
-    finds: { state: 'ok', seen: /cannot be seen/ },
+    finds: { state: 'ok', seen: /does not show/ },
   },
   'the option is right': {
     hot: { sea: -0.313, lake: -1.313 },
@@ -38,12 +38,12 @@ const CASES: Record<string, Case> = {
   'the option is wrong': {
     hot: { sea: -0.313, lake: -1.313 },
     mode: 'raw_logprobs',
-    finds: { state: 'failure', remedy: 'give --logprobs-mode processed_logprobs, or nothing' },
+    finds: { state: 'failure', remedy: 'give --logprobs-mode processed_logprobs, or omit it' },
   },
   'the option takes filters for granted': {
     hot: { sea: -1, lake: -2 },
     mode: 'processed_logprobs',
-    finds: { state: 'failure', remedy: 'give --logprobs-mode temperature_logprobs, or nothing' },
+    finds: { state: 'failure', remedy: 'give --logprobs-mode temperature_logprobs, or omit it' },
   },
   'a word of its own': { hot: WARM, mode: 'mine', finds: { state: 'ok', seen: /\(mine\)$/ } },
   neither: { hot: { sea: -0.5, lake: -2 }, finds: { state: 'warning', seen: /0\.75 times as far apart/ } },

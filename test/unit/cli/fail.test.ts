@@ -51,7 +51,7 @@ t.test('the error for an address that cannot be bound names the remedy', async (
   const line = (code: string) => describeFailure(explainListenFailure(systemError(code), '10.0.0.1', 80)).line
   t.match(
     line('EADDRINUSE'),
-    'port 80 on 10.0.0.1 is in use: stop what listens there, or choose another port',
+    'port 80 on 10.0.0.1 is in use: stop the program that listens there, or choose another port',
   )
   t.match(line('EACCES'), 'choose a port above 1023')
   t.match(line('EADDRNOTAVAIL'), 'this machine has no address 10.0.0.1')

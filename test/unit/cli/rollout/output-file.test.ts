@@ -169,7 +169,7 @@ t.test('a file with rows of other tasks, or of another format, is rejected and l
     const file = join(t.testdir({ [name]: text }), name)
     await t.rejects(OutputFile.open(file), {
       code: 'start_failed',
-      message: `${file} is no file of rollouts: choose another --output`,
+      message: `${file} is not a file of rollouts: choose another --output`,
     })
     t.equal(readFileSync(file, 'utf8'), text)
   }

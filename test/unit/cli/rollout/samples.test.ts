@@ -22,7 +22,7 @@ t.test('tasks are the rows of a data set in Parquet', async (t) => {
 t.test('a line that is not an object is rejected with its number, as is a file without tasks', async (t) => {
   for (const [text, message] of [
     ['{"a": 1}\n{"a": ', /:2 is not JSON$/],
-    ['{"a": 1}\n\n[1]\n', /:3 is no JSON object$/],
+    ['{"a": 1}\n\n[1]\n', /:3 is not a JSON object$/],
     ['\n', /^--tasks: there is no task in /],
   ] as const) {
     const path = join(t.testdir({ tasks: text }), 'tasks')

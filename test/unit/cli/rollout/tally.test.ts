@@ -1,5 +1,5 @@
 import t from 'tap'
-import { formatProgress, SampleStatistics, summarise } from '../../../../src/cli/rollout/tally.ts'
+import { formatProgress, formatSummary, SampleStatistics } from '../../../../src/cli/rollout/tally.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 t.test('the counts of a run add up', async (t) => {
@@ -23,7 +23,7 @@ t.test('the counts of a run add up', async (t) => {
   })
   t.equal(counts.meanReward, 0.75, 'among judged rollouts, each counts once however many rows it has')
   t.match(formatProgress(counts), /^1 failed, [\d,]+ tokens\/s, mean reward 0\.75$/)
-  const summary = summarise(counts, 6)
+  const summary = formatSummary(counts, 6)
   for (const line of [/^samples +4 of 6$/m, /^failed +1$/m, /^rows +5$/m, /^mean reward +0\.7500$/m])
     t.match(summary, line)
 })
