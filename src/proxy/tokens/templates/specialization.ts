@@ -24,7 +24,7 @@ type Condition = readonly [
   strips: readonly Strip[],
   ...(
     | [kind: 'equals' | 'contains' | 'starts' | 'ends', text: string]
-    /** Whether the content equals another one. */
+    /** The content equals another slot. */
     | [kind: 'same', other: Slot]
   ),
   holds: boolean,
@@ -121,12 +121,12 @@ const VARIANTS: readonly ((content: string, index: number) => string)[] = [
   () => '<think>\nz\n</think>\n\n<tool_response>\nz\n</tool_response>',
 ]
 
-/** Returns conditions on contents that follow others. @param offset the number of those */
+/** Increases the indices of contents in conditions. @param offset the number of contents that precede them */
 export function shiftConditions(conditions: readonly Condition[], offset: number): readonly Condition[] {
-  return conditions.map(([index, strips, ...question]) =>
-    question[0] === 'same'
-      ? [index + offset, strips, 'same', [question[1][0] + offset, question[1][1]], question[2]]
-      : [index + offset, strips, ...question],
+  return conditions.map(([index, strips, ...comparison]) =>
+    comparison[0] === 'same'
+      ? [index + offset, strips, 'same', [comparison[1][0] + offset, comparison[1][1]], comparison[2]]
+      : [index + offset, strips, ...comparison],
   )
 }
 

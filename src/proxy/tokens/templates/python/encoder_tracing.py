@@ -1,9 +1,9 @@
 """Runs an encoder's code with opaque values in place of contents, to specialize it (`specialize.py`).
 
-Python itself inspects and converts texts in calls, formatted strings, comparisons and subscripts, where it accepts only a
-`str`. The code is rewritten so that these call the functions of `Tracer`, which accept opaque values, or refuse. C code that
-still receives an opaque value raises an exception, which the rewritten code never handles: so the encoder takes the same path
-for all contents that meet the conditions.
+In calls, formatted strings, comparisons and subscripts, Python accepts only a `str` as a text. The code is rewritten so
+that these expressions call the functions of `Tracer`, which support opaque values or raise Unspecializable. C code that
+still receives an opaque value raises an exception, which the rewritten code never handles. Therefore the encoder takes
+the same branches for all contents that meet the conditions.
 """
 
 import ast
@@ -13,12 +13,14 @@ import types
 
 from specialize import Opaque, Unspecializable, hash_opaque, join
 
-# Names that no code can spell.
+# The names of the functions of `Tracer` in the encoder's module. They are not valid identifiers, so code cannot use
+# them.
 CALL, WRITE, IS_SAME, IS_IN, GET, SET, CHECK, CATCH = (
     *("@call", "@write", "@is_same", "@is_in", "@get", "@set", "@check", "@catch"),
 )
 
-# Statements that may handle exceptions, or inspect the types of values, in ways that are not rewritten.
+# Unsupported statements and expressions: they may handle exceptions or inspect the types of values, and are not
+# rewritten.
 REFUSED = (ast.With, ast.AsyncWith, ast.Match, ast.TemplateStr, ast.Await, ast.AsyncFor)
 REFUSED_ATTRIBUTES = ("__class__", "__dict__")
 LEAVES = (ast.Return, ast.Break, ast.Continue)
@@ -29,12 +31,14 @@ def rewrite(syntax_tree):
 
 
 class Rewriting(ast.NodeTransformer):
+    """Replaces expressions by calls of the functions of `Tracer`. Raises Unspecializable for unsupported code."""
+
     def visit(self, node):
         if isinstance(node, REFUSED) or (isinstance(node, ast.Attribute) and node.attr in REFUSED_ATTRIBUTES):
             raise Unspecializable
         return super().visit(node)
 
-    # Annotations receive no contents.
+    # Annotations are not rewritten, because contents do not occur in them.
     def visit_arg(self, node):
         return node
 
@@ -50,7 +54,7 @@ class Rewriting(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node):
-        # `super` reads the frame of its caller.
+        # A call of `super` is not rewritten, because it reads the frame of its caller.
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             return node
         self.generic_visit(node)
@@ -82,7 +86,7 @@ class Rewriting(ast.NodeTransformer):
             return node
         if isinstance(node.ctx, ast.Load):
             return create_call(GET, node.value, node.slice)
-        # The container is evaluated twice.
+        # The rewritten code evaluates the container twice, so it must not have side effects.
         if any(isinstance(inner, ast.Call) and inner.func.id != GET for inner in ast.walk(node.value)):
             raise Unspecializable
         node.slice = create_call(CHECK, copy.deepcopy(node.value), node.slice)
@@ -125,18 +129,20 @@ def to_part(part):
 
 CONVERSIONS = {-1: lambda value: value, ord("s"): str, ord("r"): repr, ord("a"): ascii}
 
-# Types without parts.
+# Types whose values cannot contain an opaque value.
 ATOMS = (str, int, float, complex, bool, bytes, type(None), type(...))
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
-# They do not inspect the items of their arguments, or only with operators, which opaque values define.
+# Functions that do not inspect the items of their arguments, or only with operators that opaque values define.
 SAFE_FUNCTIONS = (
     *(bool, list, tuple, dict, set, enumerate, zip, reversed, any, all, sorted, min, max, sum, len, iter, next, range),
     *(copy.copy, copy.deepcopy),
 )
+# The names of functions that read the clock.
 CLOCKS = ("now", "today", "utcnow", "fromtimestamp")
-# They read the frame of their caller.
+# The names of functions that read the frame of their caller.
 FRAME_READERS = ("globals", "locals", "vars", "dir", "eval", "exec")
+# The methods of dictionaries whose first argument is a key.
 KEYED_METHODS = ("get", "pop", "setdefault")
 
 
@@ -144,10 +150,10 @@ class Tracer:
     """The functions that rewritten code calls."""
 
     def __init__(self, names, conditions):
-        """@param names the global names of the encoder's module, to which the functions are added"""
+        """Adds the functions to `names`, the global names of the encoder's module."""
         self.names = names
         self.conditions = conditions
-        # There is no content while the module is loaded.
+        # Whether the encoder has been called: while its module is executed, there are no contents.
         self.is_active = False
         functions = {CALL: self.call, WRITE: self.write, IS_SAME: is_same, IS_IN: is_in, GET: get, SET: set_item}
         names.update({**functions, CHECK: check_key, CATCH: self.catch})
@@ -180,7 +186,7 @@ class Tracer:
         raise Unspecializable
 
     def is_own(self, function):
-        """Returns whether a function is rewritten code, or a class of it."""
+        """Returns whether a function or class is defined by the rewritten code."""
         function = getattr(function, "__func__", function)
         if isinstance(function, types.FunctionType):
             return function.__globals__ is self.names
@@ -208,7 +214,8 @@ class Tracer:
         return self.join("", [part if isinstance(part, str) else write_value(*part) for part in parts])
 
     def catch(self):
-        """Begins a handler of exceptions: an opaque value may be the reason for any of them."""
+        """Is called first in each exception handler. Raises Unspecializable, because an opaque value may have caused
+        the exception."""
         if self.is_active:
             raise Unspecializable
 
@@ -222,7 +229,7 @@ def write_value(value, conversion, form):
 
 
 def is_same(left, right):
-    """Compares identities. That of an equal text is unknown."""
+    """Replaces the operator `is`, which is not supported for opaque values except in comparisons with None."""
     if left is None or right is None or not (isinstance(left, Opaque) or isinstance(right, Opaque)):
         return left is right
     raise Unspecializable
@@ -248,15 +255,15 @@ def set_item(value, container, key):
 
 
 def check_key(container, key):
-    """Refuses opaque keys."""
+    """Returns the key of a subscript. Raises Unspecializable if a key of the dictionary is opaque."""
     if isinstance(container, dict) and any(isinstance(name, Opaque) for name in (key, *container)):
         raise Unspecializable
     return key
 
 
 def with_key(names, key, use):
-    """Calls a function with a dictionary's own key if one is equal. Opaque values are compared, as hashes do not show whether
-    they are equal to a text."""
+    """Calls a function with the key of a dictionary that equals `key`, or with `key` if there is none. Opaque values
+    are compared with all keys, because their hashes do not depend on their texts."""
     keys = names if isinstance(key, Opaque) else [name for name in names if isinstance(name, Opaque)]
     found = next((name for name in keys if name == key), key)
     with hash_opaque():
@@ -264,7 +271,7 @@ def with_key(names, key, use):
 
 
 def is_plain(value):
-    """Returns whether a value contains no opaque one. That of an object is unknown."""
+    """Returns whether a value certainly contains no opaque value. Other objects than collections and functions may."""
     if isinstance(value, dict):
         return is_plain([*value]) and is_plain([*value.values()])
     if type(value) in (list, tuple, set, frozenset):

@@ -49,27 +49,30 @@ def find_reachable(module, entry_point):
     return found
 
 
-# Fields of a message whose values are no contents.
+# The fields of a message whose values are not contents.
 BARE_FIELDS = ("role", "type", "id", "tool_call_id")
 
 
 class Sources:
-    """Finds the variables of functions that never have a content, only roles, identifiers, settings and constants."""
+    """Finds the bare variables of functions: those whose values are only roles, identifiers, settings and constants,
+    but never contents."""
 
     def __init__(self, functions, entry_point):
         self.functions = functions
         self.values = {name: find_values(function) for name, function in functions.items()}
         self.read_arguments(entry_point)
-        # All are bare until one of their values is not, so that those which get their values from each other may be.
+        # All variables are assumed to be bare until one of their values is not, so that variables which are assigned to
+        # each other can be bare.
         self.bare = {name: {*values} for name, values in self.values.items()}
         while self.remove_contents():
             pass
 
     def get_bare(self, name):
+        """Returns the names of a function's bare variables."""
         return self.bare[name]
 
     def read_arguments(self, entry_point):
-        """Adds the arguments of all calls to the values of parameters."""
+        """Adds the arguments of all calls of a function to the values of its parameters."""
         called = {}
         for function in self.functions.values():
             for node in ast.walk(function):
@@ -90,6 +93,7 @@ class Sources:
                     values += [(caller, find_argument(call, at, parameter.arg)) for caller, call in calls]
 
     def remove_contents(self):
+        """Removes a variable that may have a content. Returns whether there was one."""
         for name, values in self.values.items():
             for variable in [*self.bare[name]]:
                 if not all(is_bare(value, self.bare[scope]) for scope, value in values[variable]):
@@ -98,12 +102,12 @@ class Sources:
         return False
 
 
-# A value of which nothing is known.
+# Represents an unknown value.
 ANY_VALUE = ast.Name("@any", ast.Load())
 
 
 def find_values(function):
-    """Returns the values that a function assigns to its variables, with its name: the scope of each value."""
+    """Returns, by variable, the values that a function assigns, as pairs of the function's name and the value."""
     values = {}
 
     def add(name, value):
@@ -112,7 +116,8 @@ def find_values(function):
     assigned = [pair for node in ast.walk(function) for pair in list_assignments(node)]
     for target, value in assigned:
         add(target.id, value)
-    # What else binds a name: loops, comprehensions, other unpacking, and parameters that calls do not show.
+    # The values of all other variables are unknown: those of loops, comprehensions and other unpacking, and parameters
+    # whose arguments cannot be determined.
     known = {id(target) for target, _ in assigned}
     shown = {id(parameter) for parameter in get_parameters(function)}
     for node in ast.walk(function):
@@ -124,7 +129,7 @@ def find_values(function):
 
 
 def list_assignments(node):
-    """Returns the variables that a statement assigns, and their values."""
+    """Returns pairs of the variables that a statement assigns and their values."""
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
             pairs = [*zip(targets, values)]
@@ -138,14 +143,14 @@ def list_assignments(node):
 
 
 def get_parameters(function):
-    """Returns the parameters of a function, but not those of a class's methods."""
+    """Returns the parameters of a function; none for a class."""
     if isinstance(function, ast.ClassDef):
         return []
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
 def find_argument(call, at, name):
-    """Returns the value of a parameter in a call; a constant if the call leaves it out."""
+    """Returns the argument for a parameter in a call; a constant if the call omits it."""
     if any(isinstance(value, ast.Starred) for value in call.args) or any(keyword.arg is None for keyword in call.keywords):
         return ANY_VALUE
     named = [keyword.value for keyword in call.keywords if keyword.arg == name]
@@ -154,7 +159,7 @@ def find_argument(call, at, name):
 
 
 def is_bare(expression, bare):
-    """Returns whether an expression has no content. @param bare the variables that have none"""
+    """Returns whether the value of an expression is never a content. `bare` are the bare variables."""
     match expression:
         case ast.Constant():
             return True
@@ -174,7 +179,7 @@ def is_bare(expression, bare):
 
 
 class Fields:
-    """What the expressions of a function are."""
+    """Determines which expressions of a function are bare, and which are mappings."""
 
     def __init__(self, function, bare):
         self.bare = bare
@@ -190,7 +195,7 @@ class Fields:
 
 
 def get_read_value(node):
-    """Returns the mapping of which an expression reads a field."""
+    """Returns the mapping whose field an expression reads; None for other expressions."""
     match node:
         case ast.Call(func=ast.Attribute(value=value, attr="get")):
             return value

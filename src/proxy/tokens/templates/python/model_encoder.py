@@ -128,12 +128,12 @@ class ModelEncoder:
         return text
 
     def create_tracing(self):
-        """Returns this encoder for opaque contents."""
+        """Returns a renderer that runs this encoder with opaque contents."""
         return EncoderTrace(self)
 
 
 class EncoderTrace:
-    """An encoder that receives opaque values in place of contents."""
+    """Renders opaque contents with the rewritten code of an encoder."""
 
     def __init__(self, encoder):
         self.encoder = encoder
@@ -230,14 +230,14 @@ class SegmentEncoder(ModelEncoder):
         return messages, arguments
 
 
-# What an encoder may return as a text: an opaque one if it is traced.
+# The types of the texts that an encoder returns; `Opaque` only if it renders opaque contents.
 TEXTS = (str, Opaque)
 
 INTERFACES = {interface.entry_point: interface for interface in (TextEncoder, SegmentEncoder)}
 
 
 def replace_surrogates(text):
-    """Replaces unpaired surrogates by U+FFFD. An opaque text has none: contents have none."""
+    """Replaces unpaired surrogates by U+FFFD. For an opaque text, whose contents have none, only checks the constants."""
     if type(text) is Opaque:
         text.check_constants()
         return text
@@ -251,6 +251,7 @@ replace_surrogates("\ud800")
 
 
 def create_module():
+    """Returns an empty module for an encoder's code."""
     module = types.ModuleType(MODULE)
     module.__dict__["__builtins__"] = BUILTINS
     return module

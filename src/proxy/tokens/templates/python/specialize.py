@@ -180,6 +180,7 @@ PREDICATES = {
 
 
 def test_slot(slot, kind, text, conditions):
+    """Returns the result of a comparison for the sample, and records it as a condition."""
     if slot.index == CLOCK:
         raise Unspecializable
     # Raises an exception for an unpaired surrogate, which JavaScript would find inside a surrogate pair.
@@ -190,7 +191,7 @@ def test_slot(slot, kind, text, conditions):
 
 
 def test_same(slot, other, conditions):
-    """Returns whether two contents are equal."""
+    """Returns whether two slots are equal in the sample, and records the result as a condition."""
     if CLOCK in (slot.index, other.index):
         raise Unspecializable
     holds = slot.text == other.text
