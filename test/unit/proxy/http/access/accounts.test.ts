@@ -96,7 +96,7 @@ t.test('an agent is rejected for its own requests and memory, and the error name
   first.charge.addCompletions(2)
   t.throws(() => second.charge.addCompletions(2), {
     code: 'too_many_calls',
-    message: /3 requests/,
+    message: /too many requests in flight \(at most 3\)/,
     retryAfterS: 1,
   })
   second.charge.addCompletions(1)

@@ -216,7 +216,7 @@ t.test('models that cannot be loaded are rejected with the reason', async (t) =>
   await t.rejects(loadModelFiles('org/unknown', { environment }), { code: 'config_invalid', message: /404/ })
   await t.rejects(loadModelFiles('org/model', { environment }), {
     code: 'config_invalid',
-    message: /no tokenizer\.json/,
+    message: /has none of tokenizer\.json/,
   })
   const nowhere = { HF_HOME: cache, HF_ENDPOINT: 'http://127.0.0.1:1' }
   await t.rejects(loadModelFiles('org/model', { environment: nowhere }), {
