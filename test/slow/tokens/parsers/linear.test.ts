@@ -56,6 +56,9 @@ function countIn(
 ) {
   const prototype = owner.prototype as Record<string, Method>
   const method = prototype[name]!
+  t.teardown(() => {
+    prototype[name] = method
+  })
   prototype[name] = function counted(this: unknown, ...args) {
     const result = method.apply(this, args)
     steps += cost(result, args)
