@@ -10,7 +10,6 @@ import { aside, stallsOnPurpose, watched, watchedChild } from './no-stalls.ts'
 import { SHARED_STALL_LIMIT_MS } from './stall-limit.ts'
 
 const WAYS: Record<string, () => Promise<unknown>> = {
-  request: () => sendRequest(burn),
   starting: () => sendRequest(() => {}, burn),
   aside: () => sendRequest(() => aside(burn)),
   purpose: () => {
