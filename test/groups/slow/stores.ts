@@ -1,6 +1,6 @@
 import { runFiles } from '../../helpers/run-files.ts'
 
 await runFiles(
-  'test/slow/{health-of-stores,reads,serve-postgres,store-*}.test.ts',
+  'test/slow/{health-of-stores,reads,store-open,store-sqlite}.test.ts',
   'test/slow/power/*.test.ts',
 )
