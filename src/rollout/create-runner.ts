@@ -5,12 +5,12 @@ import type { RunnerConfig } from './options.ts'
 import { AgentCoreRunner } from './runners/agentcore/agentcore-runner.ts'
 import { CommandRunner } from './runners/command-runner.ts'
 import { HarborRunner } from './runners/harbor-runner.ts'
-import { HarborTrials } from './runners/harbor-trials.ts'
+import { HarborTrialRunner } from './runners/harbor-trial-runner.ts'
 import { HttpRunner } from './runners/http-runner.ts'
 import type { AgentRunner } from './runners/runner.ts'
 
 /** The files that agents must not read when rollouts are run from a file of tasks. */
-interface TaskFiles {
+interface SecretFiles {
   readonly tasks: string | undefined
   readonly output: string
   /** The database of the proxy, if it runs in this process. */
@@ -23,13 +23,13 @@ interface TaskFiles {
  * @throws ProxyError `config_invalid` when an option that the runner needs is missing
  */
 export function createRunner(
-  config: RunnerConfig & Partial<TaskFiles>,
+  config: RunnerConfig & Partial<SecretFiles>,
   print: (text: string) => void,
 ): AgentRunner {
   const { command, webhookUrl, timeLimitMs, hiddenColumns } = config
   switch (getRunnerKind(config)) {
     case 'harbor':
-      return new HarborTrials(config)
+      return new HarborTrialRunner(config)
     case 'harbor-server':
       return new HarborRunner(config)
     case 'http':
@@ -93,7 +93,7 @@ function createAgentCoreRunner(config: RunnerConfig, warn: (text: string) => voi
  * Returns the paths that agents must not read: tasks with their ground truth, the rows of other samples, complete data
  * sets, key files, and the database of a proxy on this machine.
  */
-function getSecretPaths(config: RunnerConfig & Partial<TaskFiles>): string[] {
+function getSecretPaths(config: RunnerConfig & Partial<SecretFiles>): string[] {
   const { tasks, output, datasetDirs } = config
   const db = config.db ?? (process.env.LLM_PROXY_DB || SERVE.options.db.default)
   const record = ['', '-wal', '-shm'].map((suffix) => `${db}${suffix}`)

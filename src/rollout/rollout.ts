@@ -18,7 +18,7 @@ import { computeBackoffMs, pause } from './backoff.ts'
 import type { ProxyClient, RowChoice } from './proxy-client.ts'
 import type { AgentResult, AgentRunner, AgentSettings, AgentTask, Sample } from './runners/runner.ts'
 import { toSessionSegment } from './session-urls.ts'
-import { createSessionId, getInstanceId, newTrialId } from './trial-id.ts'
+import { createSessionId, createTrialId, getInstanceId } from './trial-id.ts'
 
 export interface RolloutOptions extends RowChoice {
   proxy: ProxyClient
@@ -58,7 +58,7 @@ export class Rollout {
     // Copied here, and again for each attempt: a runner's changes must not affect other attempts or the caller.
     this.#samplingParams = cloneJson(samplingParams)
     this.#sample = structuredClone(sample)
-    this.#trialId = newTrialId(sample)
+    this.#trialId = createTrialId(sample)
   }
 
   /** Runs the rollout. @throws ProxyError of the proxy; `signal.reason` once the agent has been stopped */

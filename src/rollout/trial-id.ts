@@ -10,7 +10,7 @@ export function getInstanceId({ instance_id: id }: Sample): string | undefined {
 }
 
 /** Creates an id from `instance_id` and a random part. Characters special in a URL, file name or shell become `_`. */
-export function newTrialId(sample: Sample): string {
+export function createTrialId(sample: Sample): string {
   const name = (getInstanceId(sample) ?? 'trial').replace(/[^A-Za-z0-9._~:-]/g, '_').slice(0, LONGEST_PREFIX)
   return `${name}-${randomBytes(8).toString('hex')}`
 }

@@ -5,7 +5,10 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
-import { HarborTrials, type HarborTrialsOptions } from '../../src/rollout/runners/harbor-trials.ts'
+import {
+  HarborTrialRunner,
+  type HarborTrialRunnerOptions,
+} from '../../src/rollout/runners/harbor-trial-runner.ts'
 import { agentTask } from '../helpers/agent-task.ts'
 import { ONLY_FULL } from '../helpers/tier.ts'
 import { installFromNpm, installFromPyPI, python312 } from './parts/install.ts'
@@ -26,8 +29,8 @@ if (python === undefined) {
   // The programs of an installation contain the path of the folder in which it was made.
   const harborCommand = `"${join(folder, 'bin/python')}" -c "from harbor.cli.main import app; app()"`
 
-  const harbor = (more: Partial<HarborTrialsOptions> = {}) =>
-    new HarborTrials({
+  const harbor = (more: Partial<HarborTrialRunnerOptions> = {}) =>
+    new HarborTrialRunner({
       harborCommand,
       harborEnvironment: 'bwrap_environment:BwrapEnvironment',
       harborTimeoutMs: 180_000,

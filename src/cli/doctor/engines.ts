@@ -26,7 +26,7 @@ const RESPONSE_TIMEOUT_MS = 60_000
 export async function checkEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
   const about = `engine ${url === undefined ? 'embedded' : new URL(url).host}`
   try {
-    const { turn, logprobs, warnings } = await probeThroughProxy(config, url)
+    const { turn, logprobs, healthFindings } = await probeThroughProxy(config, url)
     const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn
     if (!exact) {
       const seen = `responds, but its turns cannot be trained on: ${inexact_reason}`
@@ -41,7 +41,7 @@ export async function checkEngine(config: ServeConfig, url: string | undefined):
     const from = config.tokenizer === undefined ? 'reported by the engine' : 'rendered in token mode'
     const seen = `responds with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
     const more = url === undefined ? [] : await checkPrompt(config, url, turn)
-    return [createOkFinding(about, seen), logprobs, ...warnings, ...more]
+    return [createOkFinding(about, seen), logprobs, ...healthFindings, ...more]
   } catch (error) {
     const isOption = error instanceof ProxyError && error.code === 'config_invalid'
     if (isOption) return [createFailure('options', withCause(error), 'correct the option that it names')]
@@ -54,7 +54,7 @@ interface EngineProbe {
   turn: TurnJson
   logprobs: Finding
   /** Warnings of the proxy about the engine. */
-  warnings: Finding[]
+  healthFindings: Finding[]
 }
 
 /** Sends requests through a proxy with these options that listens on the loopback interface only. */
@@ -85,14 +85,14 @@ async function probeThroughProxy(config: ServeConfig, url: string | undefined): 
       await readFirstTokens(server.url, model, HOT),
     ]
     const logprobs = judgeLogprobs(warm, hot, config.logprobsMode)
-    return { turn, logprobs, warnings: await findWarnings(server.url, data[0]?.max_model_len) }
+    return { turn, logprobs, healthFindings: await readHealthFindings(server.url, data[0]?.max_model_len) }
   } finally {
     await server.stop(0)
   }
 }
 
 /** Returns the warnings of `/health`, and one if the engine serves less context than the model has. */
-async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY): Promise<Finding[]> {
+async function readHealthFindings(proxyUrl: string, served = Number.POSITIVE_INFINITY): Promise<Finding[]> {
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]
     tool_parser?: { warning?: string }

@@ -364,7 +364,7 @@ function verifyPrefix(
 }
 
 function getFullBytes({ bytes }: ListCacheEntry, { listJson }: RequestReaderOptions): Buffer | undefined {
-  return listJson === true && bytes instanceof BytePrefix ? bytes.whole : undefined
+  return listJson === true && bytes instanceof BytePrefix ? bytes.contents : undefined
 }
 
 /** Returns the cumulative weights of the elements. @param known the cumulative weights of the first elements */

@@ -42,12 +42,12 @@ export class BytePrefix implements VerifiedPrefix {
   }
 
   /** The bytes, which must not be modified. */
-  get whole(): Buffer {
+  get contents(): Buffer {
     return this.#bytes.upTo(this.length)
   }
 
   measureShared(others: Buffer): number {
-    return getSharedLength(this.whole, others)
+    return getSharedLength(this.contents, others)
   }
 
   extendTo(others: Buffer, shared: number): BytePrefix {

@@ -90,14 +90,14 @@ const TABLE: Codecs['sampling_mask' | 'top_logprobs'] = {
 }
 
 /** Creates the codec of a single array. @param name the name of the array */
-const numbersAs = (name: string): Codecs['sampling_logprobs'] => ({
+const createNumbersCodec = (name: string): Codecs['sampling_logprobs'] => ({
   pack: (numbers) => packTensors({ tensors: { [name]: createNumberTensor(numbers) }, metadata: {} }),
   unpack: (body) => toNumbers(unpackTensors(body).tensors[name]),
 })
 
 const CODECS: Codecs = {
   sampling_mask: TABLE,
-  sampling_logprobs: numbersAs('logprobs'),
+  sampling_logprobs: createNumbersCodec('logprobs'),
   top_logprobs: TABLE,
   prompt_logprobs: {
     pack: (table) => packTensors({ tensors: packTable(table), metadata: { start: String(table.start) } }),
@@ -141,10 +141,10 @@ const CODECS: Codecs = {
       return { teacher: metadata.teacher ?? '', logprobs: toNumbers(tensors.logprobs) }
     },
   },
-  advantages: numbersAs('values'),
-  ratios: numbersAs('values'),
-  entropies: numbersAs('values'),
-  loss_weights: numbersAs('values'),
+  advantages: createNumbersCodec('values'),
+  ratios: createNumbersCodec('values'),
+  entropies: createNumbersCodec('values'),
+  loss_weights: createNumbersCodec('values'),
 }
 
 export function packTokenData(details: TokenData): TokenDataBlob[] {

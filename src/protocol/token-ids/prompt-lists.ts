@@ -23,7 +23,7 @@ const COMMA = 0x2c
 interface IdList {
   readonly ids: PromptIds
   /** The number of ids that are not shared with another list. */
-  readonly own: number
+  readonly unsharedCount: number
 }
 
 /** A list that an engine wrote: its ids, and a digest that verifies that the next one begins with the same text. */
@@ -52,7 +52,7 @@ export class PromptLists {
   /** The memory of the ids in bytes. Stored turns share them. */
   get idBytes(): number {
     const lists: readonly IdList[] = [...this.#read, ...this.#written]
-    return lists.reduce((sum, { own }) => sum + own, 0) * Int32Array.BYTES_PER_ELEMENT
+    return lists.reduce((sum, { unsharedCount }) => sum + unsharedCount, 0) * Int32Array.BYTES_PER_ELEMENT
   }
 
   /** The number of ids read from JSON or written so far, because they were not known. */
@@ -79,8 +79,8 @@ export class PromptLists {
     const ids = shared === 0 ? new PromptIds(more) : new PromptIds(more, known!.ids, shared)
     if (list.length >= MIN_BYTES) {
       const text = (known?.text ?? DigestPrefix.NONE).extendTo(list, sharedBytes)
-      const own = more.length + (isReplaced(known, shared) ? known.own : 0)
-      addList(this.#read, { ids, own, text }, known, shared)
+      const unsharedCount = more.length + (isReplaced(known, shared) ? known.unsharedCount : 0)
+      addList(this.#read, { ids, unsharedCount, text }, known, shared)
       this.#updateBytes()
     }
     return ids
@@ -95,8 +95,8 @@ export class PromptLists {
     if (existing !== undefined && more.length === 0) return getChunks(existing.json)
     const json = appendJson(existing?.json, writeIds(more))
     if (ids.length * 2 >= MIN_BYTES) {
-      const own = more.length + (isReplaced(existing, from) ? existing.own : 0)
-      addList(this.#written, { ids, own, json }, existing, from)
+      const unsharedCount = more.length + (isReplaced(existing, from) ? existing.unsharedCount : 0)
+      addList(this.#written, { ids, unsharedCount, json }, existing, from)
       this.#updateBytes()
     }
     return getChunks(json)

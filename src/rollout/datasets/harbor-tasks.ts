@@ -93,34 +93,34 @@ async function readTask(root: string, { path, names }: TaskCandidate): Promise<H
   const directory = below === '' ? basename(root) : below
   try {
     for (const name of [CONFIG_FILE, INSTRUCTION_FILE])
-      if (!names.has(name)) throw new IncompleteReason(`no ${name}`)
+      if (!names.has(name)) throw new IncompleteTaskError(`no ${name}`)
     const instruction = await read(path, INSTRUCTION_FILE)
-    if (instruction.trim() === '') throw new IncompleteReason(`${INSTRUCTION_FILE} is empty`)
+    if (instruction.trim() === '') throw new IncompleteTaskError(`${INSTRUCTION_FILE} is empty`)
     return { taskId: directory, path, instruction, metadata: parseMetadata(await read(path, CONFIG_FILE)) }
   } catch (error) {
-    if (error instanceof IncompleteReason) return { directory, reason: error.message }
+    if (error instanceof IncompleteTaskError) return { directory, reason: error.message }
     throw error
   }
 }
 
 /** The reason why a directory is not a task. */
-class IncompleteReason extends Error {}
+class IncompleteTaskError extends Error {}
 
 async function read(path: string, name: string): Promise<string> {
   const bytes = await readFile(join(path, name)).catch((error: NodeJS.ErrnoException) => {
-    throw new IncompleteReason(`${name} cannot be read (${error.code})`)
+    throw new IncompleteTaskError(`${name} cannot be read (${error.code})`)
   })
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
   } catch {
-    throw new IncompleteReason(`${name} is not UTF-8`)
+    throw new IncompleteTaskError(`${name} is not UTF-8`)
   }
 }
 
 function parseMetadata(toml: string): HarborTask['metadata'] {
   const { metadata = {} } = parseToml(toml)
   if (typeof metadata !== 'object' || Array.isArray(metadata) || metadata instanceof Date) {
-    throw new IncompleteReason(`metadata in ${CONFIG_FILE} is not a table`)
+    throw new IncompleteTaskError(`metadata in ${CONFIG_FILE} is not a table`)
   }
   return metadata as HarborTask['metadata']
 }
@@ -131,7 +131,7 @@ function parseToml(text: string): Record<string, unknown> {
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
     const [what = ''] = error.message.split('\n')
-    throw new IncompleteReason(
+    throw new IncompleteTaskError(
       `${CONFIG_FILE} line ${error.line}: ${what.replace(/^Invalid TOML document: /, '')}`,
     )
   }

@@ -1,6 +1,6 @@
 import { ProxyError } from '../../base/errors.ts'
 import { HarborClient, type HarborMetadata } from './harbor-client.ts'
-import type { HarborFields, HarborOptions } from './harbor-trials.ts'
+import type { HarborFields, HarborOptions } from './harbor-trial-runner.ts'
 import type { AgentResult, AgentRunner, AgentTask } from './runner.ts'
 import { createSessionEnvironment } from './session-environment.ts'
 

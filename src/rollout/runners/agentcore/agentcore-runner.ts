@@ -66,7 +66,7 @@ export class AgentCoreRunner implements AgentRunner {
   readonly #results: ResultSource
   readonly #gate: SessionGate
   readonly #stops: SessionStops
-  readonly #counts = new RunCounts()
+  readonly #counts = new SessionCounts()
   readonly #timeLimitMs: number
   readonly #openLedger: () => Promise<Ledger>
   readonly #takeOverIntervalMs: number
@@ -209,7 +209,7 @@ function newSession(task: AgentTask): AgentCoreSession {
 const MINUTE_MS = 60_000
 
 /** The counters of a runner's sessions. */
-class RunCounts {
+class SessionCounts {
   #started = 0
   #throttled = 0
   #done = 0

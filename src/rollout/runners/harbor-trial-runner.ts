@@ -28,7 +28,7 @@ export interface HarborOptions {
   environmentKwargs?: HarborFields
 }
 
-export interface HarborTrialsOptions extends HarborOptions {
+export interface HarborTrialRunnerOptions extends HarborOptions {
   /** The program as a shell command line, so that it may be `uvx harbor`. */
   harborCommand: string
   /** One of Harbor's environments (`docker`, `modal`, …), or `module.path:ClassName`. */
@@ -61,10 +61,10 @@ const STATUS_BY_EXCEPTION: Readonly<Record<string, AgentStatus>> = {
 }
 
 /** A runner that runs each attempt as one trial of released Harbor. */
-export class HarborTrials implements AgentRunner {
-  readonly #options: HarborTrialsOptions
+export class HarborTrialRunner implements AgentRunner {
+  readonly #options: HarborTrialRunnerOptions
 
-  constructor(options: HarborTrialsOptions) {
+  constructor(options: HarborTrialRunnerOptions) {
     this.#options = options
   }
 
