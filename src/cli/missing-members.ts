@@ -34,7 +34,7 @@ function addUnionMembers(types: readonly TSchema[], value: unknown): void {
   if (type !== undefined) addMissingMembers(type, value)
 }
 
-/** The client schemas by response schema, which are computed once for each route. */
+/** The client schemas by response schema. Each is computed once. */
 const clientSchemas = new Map<TSchema, TSchema>()
 
 /**

@@ -151,7 +151,7 @@ function createRejection(status: number, payload: unknown, url: string): ProxyEr
       ? payload.error.message
       : undefined
   if (reason === undefined || (status >= 200 && status < 300)) {
-    return new ProxyError('start_failed', `${url} does not payload as this version of llm-proxy does`)
+    return new ProxyError('start_failed', `${url} does not respond as this version of llm-proxy does`)
   }
   const hint = status === 401 || status === 403 ? ': give --admin-key' : ''
   return new ProxyError(status === 404 ? 'session_not_found' : 'start_failed', reason + hint)
@@ -171,8 +171,8 @@ export function getServer({ url, tlsCa }: Omit<ProxyAddress, 'adminKeys'>): Prox
 }
 
 /**
- * Returns the same for the proxy that `serve` would start in this environment: in a container, commands run with the
- * same environment as `serve`.
+ * Returns the URL of the proxy that `serve` would start in this environment, and options to trust its certificate: in
+ * a container, commands run with the same environment as `serve`.
  */
 function getServerFromEnvironment(): ProxyEndpoint {
   const { host, port, basePath, tlsCert } = loadConfig(SERVE_COMMAND, {}, process.env)
@@ -182,8 +182,8 @@ function getServerFromEnvironment(): ProxyEndpoint {
 }
 
 /**
- * Returns options that trust exactly the server's certificate. Its issuer and its name are not checked, because it does
- * not name the loopback address.
+ * Returns options that trust exactly the certificate in a file. Its issuer and its name are not checked, because the
+ * certificate does not name the loopback address.
  */
 function trustOnlyCertificate(path: string): RequestOptions {
   return {

@@ -9,7 +9,7 @@ import { HarborTrialRunner } from './runners/harbor-trial-runner.ts'
 import { HttpRunner } from './runners/http-runner.ts'
 import type { AgentRunner } from './runners/runner.ts'
 
-/** The files that agents must not read when rollouts are run from a file of tasks. */
+/** The files that agents must not read, besides those that the options of the runner name. */
 interface SecretFiles {
   readonly tasks: string | undefined
   readonly output: string

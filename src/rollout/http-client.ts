@@ -25,7 +25,10 @@ export interface OpenHttpResponse {
   body: Readable
 }
 
-/** Shorter than uvicorn's 5 s, so that no request is sent on a connection that the server is closing. */
+/**
+ * The time that idle connections stay open, shorter than uvicorn's 5 s, so that no request is sent on a connection that
+ * the server is closing.
+ */
 const KEEP_ALIVE_MS = 4_000
 const CONNECT_TIMEOUT_MS = 10_000
 

@@ -219,7 +219,7 @@ export class ProxyClient {
     const { proxyUrl } = this.#options
     const value = parseJson(text)
     if (!Value.Check(ErrorBody, value)) {
-      const message = `${proxyUrl}${path} does not answer as this version of llm-proxy does (${status})`
+      const message = `${proxyUrl}${path} does not respond as this version of llm-proxy does (${status})`
       return new ProxyError('proxy_failed', message)
     }
     const { code = '', detail } = value

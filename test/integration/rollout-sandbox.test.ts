@@ -193,8 +193,8 @@ t.test('a reward is read only from a regular file', async (t) => {
   const verify = (verifier: string) =>
     run({ command: 'true', verifier, sandbox: { mode: 'none' }, warn() {} })
   await t.rejects(verify(`ln -s ${root}/score "$REWARD_FILE"`), { message: /cannot be read: ELOOP/ })
-  await t.rejects(verify('mkfifo "$REWARD_FILE"'), { message: /is not a file/ })
-  await t.rejects(verify('mkdir "$REWARD_FILE"'), { message: /is not a file/ })
+  await t.rejects(verify('mkfifo "$REWARD_FILE"'), { message: /is not a regular file/ })
+  await t.rejects(verify('mkdir "$REWARD_FILE"'), { message: /is not a regular file/ })
   await t.rejects(verify('head -c 100000 /dev/zero > "$REWARD_FILE"'), { message: /has 100000 bytes/ })
 })
 

@@ -271,7 +271,7 @@ t.test("the proxy's errors are errors of the rollout, with its messages", async 
   t.teardown(() => other.close())
   await t.rejects(getLoop(t, other.url, async () => GOOD).run({}, {}), {
     code: 'proxy_failed',
-    message: `${other.url}/sessions does not answer as this version of llm-proxy does (200)`,
+    message: `${other.url}/sessions does not respond as this version of llm-proxy does (200)`,
   })
 })
 

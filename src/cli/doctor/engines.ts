@@ -53,11 +53,11 @@ export async function checkEngine(config: ServeConfig, url: string | undefined):
 interface EngineProbe {
   turn: TurnJson
   logprobs: Finding
-  /** Warnings of the proxy about the engine. */
+  /** The findings from the proxy's `/health`. */
   healthFindings: Finding[]
 }
 
-/** Sends requests through a proxy with these options that listens on the loopback interface only. */
+/** Sends requests to the engine through a temporary proxy with this configuration, which only this machine can reach. */
 async function probeThroughProxy(config: ServeConfig, url: string | undefined): Promise<EngineProbe> {
   const { startServer } = await import('../../main.ts')
   const own = {
@@ -91,7 +91,11 @@ async function probeThroughProxy(config: ServeConfig, url: string | undefined): 
   }
 }
 
-/** Returns the warnings of `/health`, and one if the engine serves less context than the model has. */
+/**
+ * Returns the findings from `/health`: the warnings, the prompt encoder, the roles and the reasoning efforts; and a
+ * warning if the engine serves less context than the model has.
+ * @param served the context length that the engine reports, in tokens
+ */
 async function readHealthFindings(proxyUrl: string, served = Number.POSITIVE_INFINITY): Promise<Finding[]> {
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]

@@ -22,8 +22,8 @@ const UNKNOWN = {
 
 /**
  * Judges the logprobs of an engine.
- * @param warm first tokens at temperature 1
- * @param hot first tokens at temperature 2 with two tokens; empty: the engine reports no alternatives
+ * @param warm the candidates for the first token at temperature 1
+ * @param hot those at temperature 2, filtered to the two best ones; empty: the engine reports no alternatives
  * @param mode value of `--logprobs-mode`
  */
 export function judgeLogprobs(warm: FirstTokens, hot: FirstTokens, mode: string | undefined): Finding {
@@ -33,7 +33,7 @@ export function judgeLogprobs(warm: FirstTokens, hot: FirstTokens, mode: string 
     return createFailure(ABOUT, 'are logits: numbers above 0', 'start the engine with logprobs')
   if (reading.unknown !== 'other_gap') return createOkFinding(ABOUT, UNKNOWN[reading.unknown])
   const apart = reading.gapRatio.toFixed(2)
-  const seen = `of an unknown distribution: at temperature 2 two tokens are ${apart} times as far apart`
+  const seen = `of an unknown distribution: at temperature 2 two tokens are ${apart} times as far apart as at temperature 1`
   return createWarning(
     ABOUT,
     seen,

@@ -44,7 +44,7 @@ export class OutputFile {
       const message = `${path} exists without ${linesPath}, which is required to resume it: choose another --output`
       throw new ProxyError('start_failed', message)
     }
-    // Imports the package now: a missing one must not be detected after hours.
+    // Imports apache-arrow now, so that a missing package is reported before the run and not at its end.
     if (isArrow(path)) await openArrow()
     await using undo = new AsyncDisposableStack()
     try {

@@ -138,7 +138,7 @@ function describeFailed(failed: readonly SamplePlan[], retryFailed: boolean): st
   )
 }
 
-/** Returns a logger that reports failed attempts. */
+/** Returns a logger that reports failed attempts and other warnings. */
 function createLogger(notify: (text: string) => void): Logger {
   const log = (fields: object, message: string) => {
     const { session_id: sessionId, agent_status: status, reason, note } = fields as Record<string, unknown>

@@ -22,7 +22,7 @@ export interface ImportCounts {
   kept: number
   /** Sessions that were deleted at the destination after an import. */
   deleted: number
-  /** The ids of kept sessions whose source has turns that the destination lacks. */
+  /** The ids of kept sessions that lack turns of the source, or are other sessions of the same name. */
   different: string[]
 }
 

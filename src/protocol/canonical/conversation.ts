@@ -133,7 +133,7 @@ export class MessageTree {
     return this.#valueBytes
   }
 
-  /** The number of messages serialized or compared as text so far: those that did not arrive as known objects. */
+  /** The number of messages serialized or compared as text so far: those that did not arrive as objects added before. */
   get written(): number {
     return this.#written
   }

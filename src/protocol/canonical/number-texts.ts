@@ -122,7 +122,7 @@ export function parseBody(text: string): unknown {
 
 /** Replaces the integers of {@link INTEGER_FIELDS} by those of the text. @param value the result of JSON.parse */
 export function keepIntegers(value: unknown, text: string): void {
-  // The long digits may be in the conversation only; then the text is not parsed again.
+  // If long integers occur only in the conversation, the text is not parsed again.
   if (!isObject(value) || !MAY_BE_LARGE.test(text)) return
   if (!hasRoundedField(value) && !(isObject(value.body) && hasRoundedField(value.body))) return
   const exact = getLargeIntegers(text)

@@ -69,9 +69,9 @@ export interface PartMemo {
   /**
    * Returns the value that `step` derives from `part`, computing it on the first request only.
    * @param step the same function each time; an error that it throws is not cached
-   * @param part an object of the request, or one of few texts
-   * @param context further arguments of the step, which the part determines, for an element of a list together with the
-   *   elements before it
+   * @param part an object of the request, or a text from a small set
+   * @param context further arguments of the step; equal whenever the part is equal, and, if the part is an element of a
+   *   list, whenever the elements before it are equal, too
    */
   computeOnce<Part extends object | string, Context extends unknown[], Made>(
     step: (part: Part, ...context: Context) => Made,
@@ -122,7 +122,7 @@ export class RequestReader implements PartMemo {
   #parsed = 0
   #steps = 0
 
-  /** Its memory in bytes without {@link valueBytes}: requests as received and the values of their large parts. */
+  /** Its memory in bytes without {@link valueBytes}: the prefixes that verify lists, and the cached parts. */
   get bytes(): number {
     return this.#lists.reduce((sum, { bytes }) => sum + bytes.bytes, this.#parts.bytes)
   }

@@ -122,7 +122,7 @@ export type GenerationRequest = CanonicalRequest & {
    * Called before the request is dispatched to an engine or worker, once per attempt; not called while it is queued.
    */
   onDispatched?(): void
-  /** The session's known prompts as engines read and write them. */
+  /** The session's earlier prompts as engines read and write them. */
   promptLists?: PromptLists
   /** The log of the request's steps; absent: not logged. */
   log?: GenerationLog | undefined

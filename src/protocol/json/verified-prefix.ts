@@ -62,8 +62,8 @@ export class BytePrefix implements VerifiedPrefix {
 const UNIT_BYTES = 16 * 1024
 
 /**
- * The number of bytes at the end that are stored verbatim, because the next bytes usually differ there; up to one unit
- * more is stored.
+ * The minimum number of bytes at the end that are stored verbatim, because the next text usually differs there; up to
+ * one unit more is stored.
  */
 const END_BYTES = 16 * 1024
 

@@ -45,7 +45,7 @@ const turnRewardFields = {
 /** The extra fields that are not fields of the session's row. */
 export const rolloutFields = {
   trial_id: { type: Type.String() },
-  session_id: { type: text('The session of the attempt that counts') },
+  session_id: { type: text('The session of the last attempt') },
   agent_status: { type: Type.Enum(['completed', 'timeout', 'failed', 'error']) },
   error: {
     type: nullableText('Why the row is a padding row, or why the agent did not complete; null otherwise'),

@@ -64,7 +64,8 @@ export class TokenDataBuilder {
   }
 
   /**
-   * The weight version that sampled the first token, if the engine reported it per token; a stream does so at its end.
+   * The weight version that sampled the first token, if the engine reported versions per token, which it does at the end
+   * of a stream.
    */
   get firstVersion(): string | undefined {
     return this.#latest.weight_versions?.[0]?.version

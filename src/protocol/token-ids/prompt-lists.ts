@@ -55,7 +55,7 @@ export class PromptLists {
     return lists.reduce((sum, { unsharedCount }) => sum + unsharedCount, 0) * Int32Array.BYTES_PER_ELEMENT
   }
 
-  /** The number of ids read from JSON or written so far, because they were not known. */
+  /** The number of ids parsed or serialized so far, because no cached list contained them. */
   get converted(): number {
     return this.#converted
   }
@@ -102,7 +102,7 @@ export class PromptLists {
     return getChunks(json)
   }
 
-  /** Returns the known list with the longest common prefix, and the length of that prefix in bytes. */
+  /** Returns the cached list with the longest common prefix, and the length of that prefix in bytes. */
   #findLongestShared(list: Buffer): { known: EngineIdList | undefined; sharedBytes: number } {
     let best: EngineIdList | undefined
     let most = 0

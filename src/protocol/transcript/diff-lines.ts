@@ -2,7 +2,7 @@
 import { diffLines as compare } from 'diff'
 
 export interface DiffLine {
-  /** `place` lines belong to neither text: they give the position of the next lines, or the number of omitted ones. */
+  /** `place` lines belong to neither text: they show the position of the next lines, or the number of omitted ones. */
   kind: 'same' | 'added' | 'removed' | 'place'
   text: string
 }

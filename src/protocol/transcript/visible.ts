@@ -32,8 +32,8 @@ export function revealInvisible(text: string): string {
 }
 
 /**
- * Replaces all hidden characters with visible names, including those of styles. It serves the text of tokens, which
- * must stay complete.
+ * Replaces all hidden characters with visible names, including those of styles. It is
+ * intended for the text of tokens, which must stay complete.
  */
 export function revealExactly(text: string): string {
   return text.replace(HIDDEN, (character) => {

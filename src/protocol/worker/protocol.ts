@@ -351,7 +351,7 @@ export const CompletionChunk = Type.Object({
   deltas: Type.Array(WireDelta),
 })
 
-/** A ProxyError on the wire, so that an agent receives the same error in both modes. */
+/** A ProxyError on the wire, so that an agent receives the same error in local and in relay mode. */
 export const WireError = Type.Object({
   /** A code of the error catalogue; an unknown one counts as `engine_failed`. */
   code: Type.String(),
@@ -394,7 +394,7 @@ export const WorkerStatus = Type.Object({
   weight_version: WeightVersion,
   /** Whether it finishes its requests and accepts no new ones. */
   draining: Type.Boolean(),
-  /** The `seq` of the request to which this responds. */
+  /** The `seq` of the `worker_status_request` to which this responds; absent: sent because a field changed. */
   answers: Type.Optional(Type.Integer({ minimum: 1 })),
 })
 

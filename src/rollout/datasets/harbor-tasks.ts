@@ -103,7 +103,7 @@ async function readTask(root: string, { path, names }: TaskCandidate): Promise<H
   }
 }
 
-/** The reason why a directory is not a task. */
+/** The error for a directory that is not a task; the message is the reason. */
 class IncompleteTaskError extends Error {}
 
 async function read(path: string, name: string): Promise<string> {

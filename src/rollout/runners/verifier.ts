@@ -73,7 +73,7 @@ async function readReward(path: string): Promise<string | undefined> {
   await using closing = new AsyncDisposableStack()
   closing.defer(() => file.close())
   const about = await file.stat()
-  if (!about.isFile()) throw new Error('the reward file is not a file')
+  if (!about.isFile()) throw new Error('the reward file is not a regular file')
   if (about.size > REWARD_LIMIT_BYTES) throw new Error(`the reward file has ${about.size} bytes`)
   return await file.readFile('utf8')
 }

@@ -21,7 +21,7 @@ export interface RolloutSummary {
   ended_at: number | null
   /** The id of its sample, if it has one. */
   instance_id: string | null
-  /** The session of the attempt that counts; null until it has ended. */
+  /** The session of the last attempt; null until the rollout has ended. */
   session_id: string | null
   reward: number | null
   tries: number | null

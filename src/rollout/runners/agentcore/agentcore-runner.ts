@@ -156,7 +156,8 @@ export class AgentCoreRunner implements AgentRunner {
     await this.#results.prepare(signal)
     const ledger = await this.#openLedger()
     for (const left of ledger.openSessions) this.#stops.stop(left, ledger)
-    // Repeated, because processes may die later, and those of other machines count as dead only after a while.
+    // Sessions are taken over repeatedly, because processes may die later, and those of other machines count as dead only
+    // after a while.
     this.#takeOverTimer = setInterval(() => this.#takeOver(ledger), this.#takeOverIntervalMs).unref()
     return ledger
   }

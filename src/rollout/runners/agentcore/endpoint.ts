@@ -113,7 +113,7 @@ export class AgentCoreEndpoint {
   async stop(sessionId: string, signal: AbortSignal): Promise<void> {
     const starting = this.#starting.get(sessionId)
     if ((await this.#stop(sessionId, signal)) === 'stopped' || starting === undefined) return
-    // A start that was cancelled in flight may still create the session that did not exist.
+    // The session did not exist, but a start that was cancelled in flight may still create it.
     await raceAbort(starting, AbortSignal.any([signal, AbortSignal.timeout(START_TIMEOUT_MS)])).catch(
       () => {},
     )

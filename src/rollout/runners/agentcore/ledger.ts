@@ -80,7 +80,7 @@ export class Ledger {
   }
 
   /**
-   * Takes over sessions that a dead process has left open.
+   * Takes over the sessions that dead processes have left open.
    * @returns their ids
    * @throws Error of the file system
    */
@@ -89,13 +89,14 @@ export class Ledger {
     if (left.size === 0) return []
     const sessions = [...new Set([...left.values()].flat())]
     for (const opened of sessions) this.#open.add(opened)
-    // The own file is written before the old ones are removed, so that each open session is in a file at any time.
+    // This process's file is written before the old ones are removed, so that each open session is in a file at any
+    // time.
     await this.#append(...sessions.map((opened) => ({ opened })))
     await Promise.all([...left.keys()].map((old) => unlink(old).catch(() => {})))
     return sessions
   }
 
-  /** The sessions not known to be stopped; right after `open` those of dead processes. */
+  /** The sessions not known to be stopped; right after `open`, these are the sessions of dead processes. */
   get openSessions(): string[] {
     return [...this.#open]
   }

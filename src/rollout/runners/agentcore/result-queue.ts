@@ -8,7 +8,7 @@ import { isTestEvent, parseSessionId, parseWrittenKeys } from './sqs-records.ts'
 export interface ResultQueueOptions {
   url: string
   region: string
-  /** Messages of other experiments are left in the queue. */
+  /** The first part of the keys of this run's results. Messages with other keys are left in the queue. */
   experiment: string
   /** Returns a random number from 0 to 1, as `Math.random` does. */
   random: () => number
@@ -108,7 +108,7 @@ export class ResultQueue {
 
   /**
    * Notifies the sessions that wait for the results of a message.
-   * @returns whether the message can be deleted, also if it is a duplicate or not expected
+   * @returns whether the message can be deleted: true also for duplicates, and for results that no session waits for
    */
   #deliver({ Body = '' }: Message): boolean {
     const keys = parseWrittenKeys(Body)
