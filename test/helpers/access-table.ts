@@ -29,10 +29,10 @@ export function accessTable(routes: readonly RouteScope[]): AccessRow[] {
   return routes.filter(({ method }) => method !== 'HEAD').map((route) => ({ route, cells: getCells(route) }))
 }
 
-function getCells({ scope, path, knowsRuns }: RouteScope): AccessRow['cells'] {
+function getCells({ scope, path, acceptsRunKeys }: RouteScope): AccessRow['cells'] {
   const sessionId = path.includes(':sessionId') ? 'runs/r/this' : undefined
   const cells = Object.entries(CALLERS).map(([name, caller]) => {
-    const refusal = checkScope(scope, caller, { sessionId, knowsRuns })
+    const refusal = checkScope(scope, caller, { sessionId, acceptsRunKeys })
     return [name, refusal ? String(refusal.status) : 'yes']
   })
   return Object.fromEntries(cells)

@@ -2,7 +2,7 @@
 import t, { type Test } from 'tap'
 import type { Logger } from '../../src/base/logger.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
-import { getTraceId } from '../../src/proxy/tracing/session-ids.ts'
+import { getTraceId } from '../../src/proxy/tracing/trace-ids.ts'
 import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
 import { listingLogger } from '../helpers/listing-logger.ts'
 import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from '../helpers/otlp-receiver.ts'

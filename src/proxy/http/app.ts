@@ -185,7 +185,7 @@ export async function buildAppWith(
     loopbackOnly,
     verifyNode,
   })
-  fastify.decorateRequest('otherOwner', null)
+  fastify.decorateRequest('ownerForwarder', null)
   fastify.decorateRequest('forwarding', null)
   fastify.decorateRequest('namedSession', null)
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
@@ -194,9 +194,9 @@ export async function buildAppWith(
     done()
   })
   fastify.addHook('onResponse', createAuditHook(logger))
-  fastify.addHook('preParsing', ({ charge, otherOwner, raw }, _reply, _payload, done) => {
+  fastify.addHook('preParsing', ({ charge, ownerForwarder, raw }, _reply, _payload, done) => {
     charge.watch(raw)
-    otherOwner?.copyBody()
+    ownerForwarder?.copyBody()
     done()
   })
   fastify.addHook('onSend', letBodyEnd)

@@ -25,7 +25,7 @@ import { VERSION } from '../../base/version.ts'
 import type { IncomingRequest, RequestSpan } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
 import { type OpenTurns, OtlpRequestSpan, type Tracers } from './request-span.ts'
-import { SessionIds } from './session-ids.ts'
+import { TraceIdGenerator } from './trace-ids.ts'
 import type { Tracing, TracingTarget } from './tracing.ts'
 
 /** The maximum time that a slow or unavailable collector may delay the end of the process. */
@@ -37,7 +37,7 @@ export class OtlpTracing implements Tracing {
   readonly #turns: OpenTurns = new Map()
 
   constructor({ endpoint, contentChars }: TracingTarget, logger: Logger) {
-    const ids = new SessionIds()
+    const ids = new TraceIdGenerator()
     this.#provider = new BasicTracerProvider({
       idGenerator: ids,
       resource: createResource(),

@@ -28,12 +28,12 @@ import {
   getTurnAttributes,
 } from './attributes.ts'
 import { buildInputAttributes, buildOutputAttributes } from './content.ts'
-import type { SessionIds } from './session-ids.ts'
+import type { TraceIdGenerator } from './trace-ids.ts'
 
 /** The tracer and the settings that all request spans share. */
 export interface Tracers {
   readonly tracer: Tracer
-  readonly ids: SessionIds
+  readonly ids: TraceIdGenerator
   /** The maximum length of prompt or completion text on a span, in characters; undefined: spans contain no text. */
   readonly contentChars: number | undefined
 }

@@ -9,8 +9,8 @@ export function isRowSplit({ new_row: begins }: TreeTurn): boolean {
 }
 
 /** Returns the kind of an agent role, which all roles `subagent:…` share. */
-export function getLineKind(line: string): string {
-  return line.startsWith('subagent') ? 'subagent' : line
+export function getRoleKind(role: string): string {
+  return role.startsWith('subagent') ? 'subagent' : role
 }
 
 /** Returns each weight version of the turns once, in order of first use. */

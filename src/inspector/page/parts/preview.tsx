@@ -8,21 +8,21 @@ import type { Preview, Session } from '../lib/wire.ts'
 const IN_SIGHT_MS = 200
 
 /** The loaded previews by session and time of its last change. */
-const known = new Map<string, Preview>()
+const previews = new Map<string, Preview>()
 /** The number of loaded previews at which all of them are discarded. */
-const MAX_KNOWN = 2_000
+const MAX_PREVIEWS = 2_000
 
 export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { of: Session }) {
   const key = `${changed} ${id}`
   const [read, setRead] = useState<{ key: string; preview: Preview } | undefined>()
   useEffect(() => {
-    if (IS_FILE || known.has(key)) return
+    if (IS_FILE || previews.has(key)) return
     const controller = new AbortController()
     const sendRequest = () =>
       getJson<Preview>(formatSessionPath(id, '/preview'), controller.signal).then(
         (preview) => {
-          if (known.size >= MAX_KNOWN) known.clear()
-          known.set(key, preview)
+          if (previews.size >= MAX_PREVIEWS) previews.clear()
+          previews.set(key, preview)
           setRead({ key, preview })
         },
         () => {},
@@ -34,7 +34,7 @@ export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { o
     }
   }, [key])
   // After a change of the session, its previous preview is shown until the new one is loaded.
-  const preview = known.get(key) ?? read?.preview
+  const preview = previews.get(key) ?? read?.preview
   if (preview === undefined) return null
   const text = [preview.task, preview.answer].map((part) => revealInvisible(part ?? '…')).join(' → ')
   return (

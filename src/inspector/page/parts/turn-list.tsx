@@ -1,6 +1,6 @@
 /** Lists the turns of a session, with bars that show the shared prefix of their prompts, or their times. */
 import { formatDuration, formatNumber, formatShortNumber, revealInvisible } from '../lib/format.ts'
-import { getLineKind, getTurnTimes, isRowSplit, type Span } from '../lib/turns.ts'
+import { getRoleKind, getTurnTimes, isRowSplit, type Span } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
 import { Reward } from './parts.tsx'
 import { VirtualRows } from './virtual-table.tsx'
@@ -74,7 +74,7 @@ function Line({
       title={describeTurn(turn)}
     >
       <span class="num">
-        <i class={`line-dot ${getLineKind(turn.agent_role)}`} />
+        <i class={`line-dot ${getRoleKind(turn.agent_role)}`} />
         {turn.index}
         {(turn.labels.length > 0 || turn.note !== null) && <b title={formatLabelsLine(turn)}>⚑</b>}
       </span>

@@ -178,7 +178,7 @@ function getSampledIds(read: RowData, turn: number): { ids: number[]; from: numb
 }
 
 /** The two rows that are compared. */
-interface TurnProps {
+interface RowPair {
   left: RowData
   right: RowData
 }
@@ -189,7 +189,7 @@ function TurnLine({
   place: index,
   selected,
   select,
-}: TurnProps & { place: number; selected: boolean; select(): void }) {
+}: RowPair & { place: number; selected: boolean; select(): void }) {
   const [a, b] = [getSampledIds(left, index).ids, getSampledIds(right, index).ids]
   const divergence = findDivergence(a, b)
   const isSame = divergence === undefined
@@ -209,7 +209,7 @@ function TurnLine({
 }
 
 /** Shows which tokens only one of the rows sampled in a turn, compared by id. */
-function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
+function TurnDifference({ left, right, turn }: RowPair & { turn: number }) {
   const chunks = useMemo(() => {
     const [a, b] = [getSampledIds(left, turn), getSampledIds(right, turn)]
     const changes = diffArrays(a.ids.slice(0, MAX_DIFF), b.ids.slice(0, MAX_DIFF))

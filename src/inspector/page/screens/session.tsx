@@ -6,7 +6,7 @@ import { formatDuration, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
-import { getLineKind, getTimeSpan, isRowSplit, type Span } from '../lib/turns.ts'
+import { getRoleKind, getTimeSpan, isRowSplit, type Span } from '../lib/turns.ts'
 import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
 import type { LabelsEditor, LabelsTarget } from '../parts/labels.tsx'
 import type { MessageDisplayOptions } from '../parts/message.tsx'
@@ -207,7 +207,7 @@ function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {
       </Chip>
       {[...lines].map(([name, { length }]) => (
         <Chip key={name} on={line === name} onClick={() => setQuery({ line: name, turn: undefined })}>
-          <i class={`line-dot ${getLineKind(name)}`} /> {revealInvisible(name)} <span>{length}</span>
+          <i class={`line-dot ${getRoleKind(name)}`} /> {revealInvisible(name)} <span>{length}</span>
         </Chip>
       ))}
       <span class="space" />

@@ -29,7 +29,7 @@ declare module 'fastify' {
   interface FastifyContextConfig {
     scope?: Scope
     /** Whether the route accepts a run key, and itself restricts its effect to the sessions of this run. */
-    knowsRuns?: boolean
+    acceptsRunKeys?: boolean
   }
   interface FastifyRequest {
     caller: Caller
@@ -45,7 +45,7 @@ export interface RouteScope {
   method: string
   path: string
   scope: Scope
-  knowsRuns: boolean
+  acceptsRunKeys: boolean
 }
 
 /** Wraps a plugin so that all its routes have this scope. */
@@ -135,19 +135,22 @@ function collectScopes(app: FastifyInstance): readonly RouteScope[] {
       throw new Error(`${methods} ${route.url} has no scope: register its plugin as withScope('admin', ...)`)
     }
     route.config = { ...route.config, scope }
-    const knowsRuns = route.config.knowsRuns === true
-    for (const method of methods) routes.push({ method, path: route.url, scope, knowsRuns })
+    const acceptsRunKeys = route.config.acceptsRunKeys === true
+    for (const method of methods) routes.push({ method, path: route.url, scope, acceptsRunKeys })
   })
   return routes
 }
 
 function checkRequest(request: FastifyRequest, options: GuardOptions): ProxyError | undefined {
   const { caller, params, routeOptions } = request
-  const { scope, knowsRuns } = routeOptions.config
+  const { scope, acceptsRunKeys } = routeOptions.config
   const rejection = checkPage(request, scope, options)
   if (rejection) return rejection
   if (scope !== undefined)
-    return checkScope(scope, caller, { sessionId: (params as { sessionId?: string }).sessionId, knowsRuns })
+    return checkScope(scope, caller, {
+      sessionId: (params as { sessionId?: string }).sessionId,
+      acceptsRunKeys,
+    })
   // The route does not exist. An unauthenticated caller receives 401, because a 404 would require reading its body.
   return caller.is === 'stranger' ? createUnauthorizedError('a key', caller.hasKey) : undefined
 }

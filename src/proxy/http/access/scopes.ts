@@ -38,7 +38,10 @@ export type Caller =
 export function checkScope(
   scope: Scope,
   caller: Caller,
-  { sessionId, knowsRuns = false }: { sessionId?: string | undefined; knowsRuns?: boolean | undefined } = {},
+  {
+    sessionId,
+    acceptsRunKeys = false,
+  }: { sessionId?: string | undefined; acceptsRunKeys?: boolean | undefined } = {},
 ): ProxyError | undefined {
   if (scope === 'open') return undefined
   if (scope === 'node') return checkNode(caller)
@@ -59,7 +62,7 @@ export function checkScope(
         ? undefined
         : createForbiddenError('A metrics key is for /metrics and /health')
     case 'run':
-      return knowsRuns ? undefined : checkRun(scope, caller.run, sessionId)
+      return acceptsRunKeys ? undefined : checkRun(scope, caller.run, sessionId)
     case 'agent':
       return checkAgent(scope, caller.sessionId, sessionId)
   }

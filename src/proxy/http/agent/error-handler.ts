@@ -24,7 +24,7 @@ export function createErrorHandler(
   return async (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
     const error = toRequestError(thrown)
     const isTurn = reply.hasHeader(idHeader)
-    if (isSessionMovedError(error) && !isTurn && (await request.otherOwner?.forward(reply))) return reply
+    if (isSessionMovedError(error) && !isTurn && (await request.ownerForwarder?.forward(reply))) return reply
     logFailure(logger, request, error)
     // If the request has become a turn, the header contains the turn's id.
     const requestId = String(reply.getHeader(idHeader) ?? request.id)

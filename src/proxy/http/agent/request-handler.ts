@@ -34,7 +34,7 @@ export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
 }
 
 /** A function that creates the dialect for one request, for dialects that read the session before converting it. */
-type DialectReader = (body: unknown, sessionId: string, memo: PartMemo) => Promise<AgentDialect>
+type DialectFactory = (body: unknown, sessionId: string, memo: PartMemo) => Promise<AgentDialect>
 
 /** A function that returns the id of the turn that a request continues, if its body declares one. */
 type ContinuationFinder = (body: unknown) => string | undefined
@@ -49,7 +49,7 @@ export function createRequestHandler(options: RequestHandlerOptions) {
   const { sessions, runner, choiceLimit = CHOICE_LIMIT, tracer, logRequest } = options
   const restrict = createAgentPolicy(options)
   return (
-    dialectOrReader: AgentDialect | DialectReader,
+    dialectOrFactory: AgentDialect | DialectFactory,
     continuedTurnOf: ContinuationFinder = () => undefined,
   ) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
@@ -62,9 +62,9 @@ export function createRequestHandler(options: RequestHandlerOptions) {
       const conversionStep = waitForSlice()
       if (conversionStep) await conversionStep
       const dialect =
-        typeof dialectOrReader === 'function'
-          ? await dialectOrReader(read.value, sessionId, memo)
-          : dialectOrReader
+        typeof dialectOrFactory === 'function'
+          ? await dialectOrFactory(read.value, sessionId, memo)
+          : dialectOrFactory
       const log = logRequest?.({ session_id: sessionId, request_id: request.id }, dialect.name)
       const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
       try {

@@ -52,12 +52,13 @@ export async function getOrCreateSessionId(
   if (request.caller.is !== 'anyone' || sessions.strict) return getSessionId(request, sessions)
   const named = await getNamedSession(request, sessions)
   if (named !== undefined) return named
-  const sessionId = (await findUnnamedSession(continuedTurn, sessions)) ?? (await createBareSession(sessions))
+  const sessionId =
+    (await findUnnamedSession(continuedTurn, sessions)) ?? (await createUnnamedSession(sessions))
   void reply.header('x-session-id', sessionId)
   return sessionId
 }
 
-async function createBareSession(sessions: Sessions): Promise<string> {
+async function createUnnamedSession(sessions: Sessions): Promise<string> {
   const metadata = { made_for: 'a call that named no session' }
   const { session } = await sessions.create({ sessionId: newBareSessionId(), metadata })
   return session.sessionId

@@ -16,7 +16,7 @@ import type { SessionReference } from '../../session/state/live-sessions.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { keepAnyBodyAsBytes, readBody } from '../transport/json-body.ts'
 import { runOnClose } from '../transport/on-close.ts'
-import { TimeSlices } from '../transport/time-slices.ts'
+import { TimeSliceScheduler } from '../transport/time-slices.ts'
 import { getNamedSession } from './request-session.ts'
 
 /** The body of an agent's request, parsed with the cache of the session's earlier bodies. */
@@ -86,7 +86,7 @@ const collectChunks: preParsingHookHandler = (request, _reply, payload, done) =>
 }
 
 function createBodyReader(sessions: Sessions): preHandlerAsyncHookHandler {
-  const slices = new TimeSlices()
+  const slices = new TimeSliceScheduler()
   const heavy = new HeavyRequestLimiter()
   return async (request, { raw }) => {
     const { body, charge } = request

@@ -51,7 +51,7 @@ export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (ap
   const tokenize = createTokenizeHandler(options)
   const detokenize = async (request: FastifyRequest) => {
     const { tokens } = checkDetokenize(getSessionBody(request).read.value)
-    return { prompt: toTokens(options).tokenizer.decode(tokens) }
+    return { prompt: getTokensOrThrow(options).tokenizer.decode(tokens) }
   }
   for (const base of ['/:sessionId', '/sessions/:sessionId']) {
     app.post(
@@ -71,7 +71,7 @@ export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (ap
 function createTokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOptions) {
   const restrict = createAgentPolicy(policy)
   return async (request: FastifyRequest) => {
-    const { tokenizer, contextLength } = toTokens({ runner })
+    const { tokenizer, contextLength } = getTokensOrThrow({ runner })
     const sessionId = await getSessionId(request, sessions)
     const { read, memo, waitForSlice } = getSessionBody(request)
     await waitForSlice()
@@ -100,7 +100,7 @@ function createTokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOp
  * @throws ProxyError `unsupported` in chat mode, where engines render the prompts; with status 404, because clients
  *   would retry a status from 500 on
  */
-function toTokens({ runner }: Pick<RequestHandlerOptions, 'runner'>) {
+function getTokensOrThrow({ runner }: Pick<RequestHandlerOptions, 'runner'>) {
   if (runner.tokens !== undefined) return runner.tokens
   throw new ProxyError('unsupported', 'This route requires token mode: start the proxy with --tokenizer', {
     status: 404,

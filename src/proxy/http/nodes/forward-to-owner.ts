@@ -29,14 +29,14 @@ declare module 'fastify' {
   }
   interface FastifyRequest {
     /** The way to forward a request whose session another node may create first; otherwise null. */
-    otherOwner: OtherOwner | null
+    ownerForwarder: OwnerForwarder | null
     /** The ids of the messages between nodes that contained this request; null: it was not forwarded. */
     forwarding: Pick<RetryInfo, 'nodeMessageId' | 'lostMessageId'> | null
   }
 }
 
 /** A forwarder for a request whose body this node reads while another node may create the session. */
-interface OtherOwner {
+interface OwnerForwarder {
   /** Starts to copy the body. It must be called before the body is read. */
   copyBody(): void
   /** Forwards the request to the owner. @returns false if there is no other owner, or the body was not copied */
@@ -100,7 +100,7 @@ export function forwardToOwner(options: ForwardingOptions): onRequestAsyncHookHa
         }
         if (kind === 'request') await prepare(request, reply, sessionId, body.lostMessageId)
         if (kind === 'request' && !sessions.isOwned(sessionId))
-          request.otherOwner = createOtherOwner(request, sessionId)
+          request.ownerForwarder = createOwnerForwarder(request, sessionId)
         return
       }
       if (getHops(request) >= MAX_HOPS) throw createSessionMovedError(sessionId)
@@ -142,7 +142,7 @@ export function forwardToOwner(options: ForwardingOptions): onRequestAsyncHookHa
     })
   }
 
-  function createOtherOwner(request: FastifyRequest, sessionId: string): OtherOwner {
+  function createOwnerForwarder(request: FastifyRequest, sessionId: string): OwnerForwarder {
     const body = new RequestBody(request.raw, {
       limitBytes: MAX_COPIED_BYTES,
       setMemory: () => {},

@@ -48,7 +48,7 @@ type Transform = NonNullable<FastifyDynamicSwaggerOptions['transform']>
 /** Returns the function that completes the schema of a route: operation id, optional fields and security. */
 function createTransform({ basePath, requiresKeys }: OpenApiOptions): Transform {
   return ({ schema, url, route }) => {
-    const named = nameRest(url)
+    const named = nameWildcard(url)
     const { params, querystring, body } = schema as Record<
       'params' | 'querystring' | 'body',
       TSchema | undefined
@@ -70,7 +70,7 @@ function createTransform({ basePath, requiresKeys }: OpenApiOptions): Transform 
 }
 
 /** Replaces the wildcard of a path by the parameter `model`, because OpenAPI has no wildcards. */
-function nameRest(url: string): { url: string; params?: TSchema } {
+function nameWildcard(url: string): { url: string; params?: TSchema } {
   if (!url.endsWith('/*')) return { url }
   const names = [...url.matchAll(/:(\w+)/g)].map(([, name]) => [name!, Type.String()])
   const model = Type.String({ description: 'May contain slashes' })

@@ -9,13 +9,13 @@ import { FairQueue } from '../../../base/fair-queue.ts'
 /** The time per iteration of the event loop in which steps are started; a step that has begun is completed. */
 const SLICE_MS = 20
 
-interface TimeSlicesOptions {
+interface TimeSliceSchedulerOptions {
   sliceMs?: number
   nowMs?: () => number
 }
 
 /** A scheduler of the steps of requests. */
-export class TimeSlices {
+export class TimeSliceScheduler {
   readonly #sliceMs: number
   readonly #nowMs: () => number
   /** The first steps of requests that wait. */
@@ -25,7 +25,7 @@ export class TimeSlices {
   /** The time at which this iteration started its first step; undefined: it has not started one. */
   #begunAtMs: number | undefined
 
-  constructor({ sliceMs = SLICE_MS, nowMs = () => performance.now() }: TimeSlicesOptions = {}) {
+  constructor({ sliceMs = SLICE_MS, nowMs = () => performance.now() }: TimeSliceSchedulerOptions = {}) {
     this.#sliceMs = sliceMs
     this.#nowMs = nowMs
   }

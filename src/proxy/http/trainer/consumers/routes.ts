@@ -33,8 +33,8 @@ export const consumerRoutes: FastifyPluginCallback<ConsumerRoutesOptions> = (pla
   done()
 }
 
-const KNOWS_RUNS = { knowsRuns: true } as const
-const VIEWED = { knowsRuns: true, scope: 'view' } as const
+const ACCEPTS_RUN_KEYS = { acceptsRunKeys: true } as const
+const VIEWED = { acceptsRunKeys: true, scope: 'view' } as const
 const NAMED = { params: schemas.ConsumerParams, querystring: schemas.RunQuery }
 
 /** The parts of a request that identify a consumer. */
@@ -70,7 +70,7 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
   app.post(
     '/consumers/:consumer',
     {
-      config: KNOWS_RUNS,
+      config: ACCEPTS_RUN_KEYS,
       ...describe('consumers', 'Create a consumer, or return the existing one', schemas.CreatedConsumer, {
         ...NAMED,
         body: schemas.NewConsumerBody,
@@ -118,7 +118,7 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
   app.delete(
     '/consumers/:consumer',
     {
-      config: KNOWS_RUNS,
+      config: ACCEPTS_RUN_KEYS,
       ...describe('consumers', 'Remove a consumer', schemas.DeletedConsumer, NAMED),
     },
     async (request) => ({
@@ -136,7 +136,7 @@ function fetchRoute(app: SchemaApp, { consumers, reader, onRow }: ConsumerRoutes
   app.post(
     '/consumers/:consumer/fetch',
     {
-      config: KNOWS_RUNS,
+      config: ACCEPTS_RUN_KEYS,
       ...describe('consumers', 'Lease the next sessions, with their rows', schemas.Fetched, {
         ...NAMED,
         body: schemas.FetchBody,
@@ -169,7 +169,10 @@ function leaseRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     ['release', 'released', 'Release leased sessions', schemas.Released, schemas.ReleaseBody],
   ] as const
   for (const [name, to, summary, schema, body] of changes) {
-    const options = { config: KNOWS_RUNS, ...describe('consumers', summary, schema, { ...NAMED, body }) }
+    const options = {
+      config: ACCEPTS_RUN_KEYS,
+      ...describe('consumers', summary, schema, { ...NAMED, body }),
+    }
     app.post(`/consumers/:consumer/${name}`, options, async (request) => {
       const fields: { lease_id?: string; session_ids?: string[]; lease_s?: number } = request.body
       const { lease_id: leaseId = null, session_ids: ids, lease_s: leaseS = 0 } = fields

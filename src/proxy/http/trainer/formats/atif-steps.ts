@@ -6,7 +6,7 @@ import { getMessagesBetween, type Message } from '../../../../protocol/canonical
 import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonical/messages.ts'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { writePromptJson } from '../../../session/prompts/prompt-chunks.ts'
-import { NewPrompts } from '../sessions/new-prompts.ts'
+import { PromptPrefixIndex } from '../sessions/prompt-prefix-index.ts'
 import { type AtifPart, toAtifContent } from './atif-content.ts'
 import type { TurnText } from './read-session.ts'
 
@@ -50,7 +50,7 @@ export class AtifSteps {
   readonly #answered = new Set<Message>()
   /** The step of each tool call, by the call's id. */
   readonly #calls = new Map<string, AtifStep>()
-  readonly #prompts = new NewPrompts()
+  readonly #prompts = new PromptPrefixIndex()
 
   add(turn: TurnText): void {
     const { lastMessage, promptPieces } = turn

@@ -1,7 +1,7 @@
 /** Estimates pass@k: the probability that at least one of k samples of a task passes. */
 
 /** The counts of the samples of one task. */
-interface TaskSamples {
+interface SampleCounts {
   /** The number of samples that have a reward. */
   readonly rewards: { readonly count: number }
   /** The number of samples whose reward passes. */
@@ -12,7 +12,7 @@ interface TaskSamples {
  * Returns pass@k for k of 1, 2, 4 and so on: the mean over all tasks with at least k samples of the unbiased estimator
  * of Chen et al., "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
  */
-export function computePassAtK(tasks: readonly TaskSamples[]): Record<string, number> {
+export function computePassAtK(tasks: readonly SampleCounts[]): Record<string, number> {
   const found: Record<string, number> = {}
   for (let k = 1; ; k *= 2) {
     const enough = tasks.filter(({ rewards }) => rewards.count >= k)

@@ -58,7 +58,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions',
     {
-      config: { knowsRuns: true },
+      config: { acceptsRunKeys: true },
       ...describe('sessions', 'List sessions', reads.SessionList, {
         description:
           'Parameters `metadata.<key>=<value>`, of which there may be several, select sessions with this metadata.',
@@ -79,7 +79,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/search',
     {
-      config: { knowsRuns: true },
+      config: { acceptsRunKeys: true },
       ...describe('sessions', 'Search the text of turns', reads.SearchHits, {
         description: 'The latest turns are first. The filters are those of the list of sessions.',
         querystring: reads.SearchQuery,
@@ -95,7 +95,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/groups',
     {
-      config: { knowsRuns: true },
+      config: { acceptsRunKeys: true },
       ...describe('sessions', 'Group sessions by a metadata value', reads.Groups, {
         description: 'The filters are those of the list of sessions.',
         querystring: reads.GroupsQuery,
@@ -161,7 +161,7 @@ function forestRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): voi
   app.get(
     '/forest',
     {
-      config: { knowsRuns: true },
+      config: { acceptsRunKeys: true },
       ...describe('sessions', 'Read the rows of a group, each token once', reads.TokenForest, {
         description: 'The filters are those of the list of sessions. At most 128 sessions may match.',
         querystring: reads.ForestQuery,

@@ -1,6 +1,6 @@
 import type { Message } from '../../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../../store/port/turn-store.ts'
-import { NewPrompts } from './new-prompts.ts'
+import { PromptPrefixIndex } from './prompt-prefix-index.ts'
 
 /** The parts of a request that earlier requests contain. */
 export type RequestOverlap = ReturnType<RequestHistory['add']>
@@ -12,7 +12,7 @@ export type RequestOverlap = ReturnType<RequestHistory['add']>
 export class RequestHistory {
   /** The latest turn whose request contains each message. */
   readonly #turns = new Map<Message, string>()
-  readonly #prompts = new NewPrompts()
+  readonly #prompts = new PromptPrefixIndex()
 
   /**
    * Adds the request of a turn.

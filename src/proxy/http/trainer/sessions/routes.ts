@@ -45,7 +45,7 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
   app.post(
     '/sessions',
     {
-      config: { knowsRuns: true },
+      config: { acceptsRunKeys: true },
       ...describe('sessions', 'Create a session', schemas.CreatedSession, { body: schemas.NewSessionBody }),
     },
     async (request) => {
@@ -182,7 +182,7 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
   app.post(
     '/sessions/batch_delete',
     {
-      config: { knowsRuns: true },
+      config: { acceptsRunKeys: true },
       ...describe('sessions', 'Remove sessions and their turns', schemas.DeletedSessions, {
         description: 'Sessions that do not exist are not counted.',
         body: schemas.BatchDeleteBody,

@@ -56,7 +56,7 @@ async function startNode(t: Test, scripts: Script[]) {
   const app = Fastify()
   app.decorateRequest('charge')
   app.decorateRequest('caller')
-  app.decorateRequest('otherOwner', null)
+  app.decorateRequest('ownerForwarder', null)
   app.addHook('onRequest', async (request) => {
     Object.assign(request, { charge: { setMemory: ignore }, caller: { is: 'anyone' } })
   })
@@ -65,7 +65,7 @@ async function startNode(t: Test, scripts: Script[]) {
     forwardToOwner({ sessions, shared, identity, deliveries, forwarder, isDraining: () => false }),
   )
   app.addHook('preParsing', (request, _reply, _payload, done) => {
-    request.otherOwner?.copyBody()
+    request.ownerForwarder?.copyBody()
     done()
   })
   app.setErrorHandler(

@@ -1,12 +1,12 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t from 'tap'
-import { TimeSlices } from '../../../../../src/proxy/http/transport/time-slices.ts'
+import { TimeSliceScheduler } from '../../../../../src/proxy/http/transport/time-slices.ts'
 
 /** Creates slices of 20 ms on a clock that only work advances, and a log of the work. */
 function slicesWithClock() {
   let nowMs = 0
   const done: string[] = []
-  const slices = new TimeSlices({ sliceMs: 20, nowMs: () => nowMs })
+  const slices = new TimeSliceScheduler({ sliceMs: 20, nowMs: () => nowMs })
   const run = async (name: string, stepsMs: number[]) => {
     for (const [index, stepMs] of stepsMs.entries()) {
       await (index === 0 ? slices.waitForFirst(name[0]!) : slices.waitForNext(name[0]!))

@@ -15,7 +15,7 @@ export function getTraceId(sessionId: string): string {
  * An id generator that gives root spans the trace id of their session. The generator is the only place where the SDK
  * lets a trace id be set without a parent; an invented remote parent would be displayed as a missing span.
  */
-export class SessionIds implements IdGenerator {
+export class TraceIdGenerator implements IdGenerator {
   readonly #random = new RandomIdGenerator()
   #sessionId: string | undefined
 

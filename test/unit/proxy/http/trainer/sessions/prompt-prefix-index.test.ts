@@ -1,13 +1,13 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { NewPrompts } from '../../../../../../src/proxy/http/trainer/sessions/new-prompts.ts'
+import { PromptPrefixIndex } from '../../../../../../src/proxy/http/trainer/sessions/prompt-prefix-index.ts'
 import { toPromptChunks, writePromptJson } from '../../../../../../src/proxy/session/prompts/prompt-chunks.ts'
 
 type Prompt = string | number[]
 
 /** Returns the new part of each prompt, and the earlier prompt that it extends. */
 function show(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
-  const known = new NewPrompts()
+  const known = new PromptPrefixIndex()
   return prompts.map((prompt, index) => {
     const { turnId, pieces: chunks } = known.add({
       turnId: String(index),
