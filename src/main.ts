@@ -132,7 +132,7 @@ export async function startServer(
     ? await requireProduct('postgres').openPostgresForInspection(config.db, config.durability)
     : undefined
 
-  // 3. The model of token mode, and the results by which engines with the same tokenizer are recognized.
+  // 3. The model of token mode, and the token ids by which engines with the same tokenizer are recognized.
   const model = await openModel(config, logger, platform.openModel)
   stack.defer(() => model?.close())
   const tokenizer = model && (await getExpectedTokenizer(config.tokenizer!, model))

@@ -1,4 +1,7 @@
-/** Token mode: opens the model of `--tokenizer`, reports how it is read, and checks that engines match it. */
+/**
+ * Token mode: opens the model of `--tokenizer`, reports its prompt format and tool parser, and checks that engines
+ * match it.
+ */
 import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
@@ -27,7 +30,7 @@ export async function startModel(config: ServeConfig): Promise<StartingModel | u
 }
 
 /**
- * Opens the model and logs warnings about its files and its fast tokenizer.
+ * Opens the model and logs warnings about its files, its fast tokenizer and its specialized chat template.
  * @returns undefined in chat mode
  */
 export async function openModel(
@@ -96,7 +99,7 @@ export function checkTokenEngines(members: readonly BackendMember[]): void {
   }
   if (members.length > 0 && members.every((member) => member.tokenizer === 'other')) {
     const rejected = members.map(({ name, error }) => `${name}: ${error}`).join('; ')
-    throw new ProxyError('config_invalid', `${rejected}; give --tokenizer the engine's own model`)
+    throw new ProxyError('config_invalid', `${rejected}; set --tokenizer to the engine's model`)
   }
 }
 
@@ -126,7 +129,7 @@ export function reportMarkup(model: TokenModel, logger: Logger) {
     tool_parser: {
       name: chosenBy === 'response_template' ? chosenBy : family.name,
       chosen_by: chosenBy,
-      /** Texts of the chat template that support the choice. */
+      /** The texts of the chat template because of which the parser was chosen. */
       evidence,
       warning: warning || undefined,
     },
@@ -134,7 +137,10 @@ export function reportMarkup(model: TokenModel, logger: Logger) {
       name: promptFormat.name,
       chosen_by: promptFormat.chosenBy,
       evidence: promptFormat.evidence,
-      /** The code that runs, if the model has its own; its SHA-256 is also recorded with each turn. */
+      /**
+       * The file and the SHA-256 of the code by the model's authors that renders the prompts; undefined: there is none.
+       * The SHA-256 is also recorded with each turn.
+       */
       encoder: promptEncoder,
       /** The roles of developer messages, and of system messages after the beginning. */
       roles,
@@ -145,7 +151,7 @@ export function reportMarkup(model: TokenModel, logger: Logger) {
       /** Whether the effort changes the prompt. */
       read: efforts.isRead,
     },
-    /** Number of tokens of prompt and completion together; undefined: the model's files do not state it. */
+    /** The maximum number of tokens of prompt and completion together; undefined: the model's files do not state it. */
     context_length: contextLength,
   }
   const { tool_parser, prompt_format, reasoning_efforts } = markup

@@ -155,7 +155,7 @@ export async function buildAppWith(
     bodyLimit: options.bodyLimitBytes,
     trustProxy: trustedProxies.length > 0 && [...trustedProxies],
     forceCloseConnections: 'idle',
-    // Clients receive the id with an error, by which it can be found in the log. Fastify's counter would repeat ids
+    // Error responses contain this id, by which the request can be found in the log. Fastify's counter would repeat ids
     // after a restart.
     genReqId: () => randomUUID(),
     // An overlong session id must receive an error that explains it, not a 404. Percent-encoding triples each byte.

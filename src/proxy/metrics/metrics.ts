@@ -5,8 +5,8 @@
 import { Counter, Gauge, Histogram, type MetricFamily } from './families.ts'
 
 /*
- * The buckets of the next three are those of vLLM (`vllm/v1/metrics/loggers.py`), so that distributions of the proxy
- * and of its engines can be compared.
+ * The buckets of the next three lists are those of vLLM (`vllm/v1/metrics/loggers.py`), so that distributions of the
+ * proxy and of its engines can be compared.
  */
 const FIRST_TOKEN_S = [
   0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640,
@@ -235,7 +235,7 @@ export class Metrics {
     ['stat'],
   )
   readonly heapBytes = this.#gauge('heap_used_bytes', 'JavaScript heap in use')
-  // The next four have the standard names of Prometheus client libraries, without the prefix of the proxy.
+  // The next four metrics have the standard names of Prometheus client libraries, without the prefix of the proxy.
   readonly cpuSeconds = this.#add(
     new Counter({ name: 'process_cpu_seconds_total', help: 'CPU time of all threads' }),
   )

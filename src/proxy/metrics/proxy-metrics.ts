@@ -51,8 +51,8 @@ interface RolloutCounts {
 }
 
 /**
- * Returns the difference of two versions whose names end in a number, such as `step-120`; undefined if one of them ends
- * in none.
+ * Returns by how much the number at the end of `served`, such as `step-120`, exceeds that of `oldest`: 0 or more;
+ * undefined if one of the two does not end in a number.
  */
 function computeStaleness(oldest: string, served: string | undefined): number | undefined {
   const [from, to] = [parseVersionNumber(oldest), parseVersionNumber(served ?? '')]

@@ -7,7 +7,7 @@ import type { TurnStore } from '../store/port/turn-store.ts'
 import type { Gauge } from './families.ts'
 import type { Metrics } from './metrics.ts'
 
-/** The number of members with a series each; the others are summed in one series, so that labels have few values. */
+/** The maximum number of members with separate series; the others share one, so that labels have few values. */
 const MAX_MEMBERS = 64
 const OTHER = 'other'
 

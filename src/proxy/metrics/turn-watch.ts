@@ -1,6 +1,6 @@
 /**
- * Measures turns by intercepting the store (a turn is opened and closed) and the backend (its response arrives). Each
- * chunk of a response costs one reading of the clock; all other work is done once per turn.
+ * Measures turns by intercepting the store (turns are opened and closed) and the backend (responses arrive). Each chunk
+ * of a response costs one reading of the clock; all other work is done once per turn.
  */
 
 import { ProxyError } from '../../base/errors.ts'

@@ -33,7 +33,9 @@ export const isReadOnly = signal(IS_FILE)
 /** Whether the proxy cannot be reached. */
 export const isUnreachable = signal(false)
 
-/** The number of times that the proxy became reachable again, after which loaded data is stale. */
+/**
+ * The number of times that the proxy became reachable again. Data that was loaded before the latest time may be stale.
+ */
 export const reconnections = signal(0)
 
 const POLL_MS = 1_000

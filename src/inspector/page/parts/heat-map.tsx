@@ -58,7 +58,7 @@ export function HeatMap({
     <div
       class="heat-map"
       ref={box}
-      // Not `mouseover`, which also fires when a key scrolls the text below a resting pointer.
+      // `mouseover` would also fire when a key scrolls the text below a resting pointer.
       onMouseMove={(event) => {
         const found = getPosition(event)
         if (over.current === found?.place) return

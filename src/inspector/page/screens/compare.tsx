@@ -208,7 +208,7 @@ function TurnLine({
   )
 }
 
-/** Shows which tokens only one of the rows sampled in a turn, compared by id. */
+/** Shows the tokens that a turn sampled in only one of the two rows. Tokens are compared by id. */
 function TurnDifference({ left, right, turn }: RowPair & { turn: number }) {
   const chunks = useMemo(() => {
     const [a, b] = [getSampledIds(left, turn), getSampledIds(right, turn)]

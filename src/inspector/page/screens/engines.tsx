@@ -26,7 +26,7 @@ function countRequests(members: readonly Member[]): number {
   return members.reduce((sum, { load }) => sum + load, 0)
 }
 
-/** Returns the engines or workers with a warning, such as token ids missing from streams. */
+/** Returns the engines and workers that have a warning, such as token ids missing from streams. */
 function getWarnings({ engines = [], workers = [] }: Health) {
   return [...engines, ...workers].filter(({ warning }) => warning !== undefined)
 }

@@ -1,7 +1,8 @@
 /**
  * Quotas per caller: connections, requests in flight, bodies in transit, and memory of received bodies. Resources are
- * charged to the caller's account and released when the response or the connection closes. At a limit, requests are
- * rejected only of the account that reached it, or of the account that uses the most of a shared resource.
+ * charged to the caller's account and released when the response or the connection closes. A request that exceeds a
+ * limit of its account, or the limit on the memory of all bodies, is rejected. If too many bytes of bodies are in
+ * transit, the largest body of the caller with the most such bytes is rejected.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -15,8 +16,8 @@ import { getKeys } from './keyring.ts'
 /** The limits per caller and in total. */
 export interface AccountLimits {
   /**
-   * The maximum number of connections per agent key. It is raised to twice the limit on completions, so that there is
-   * always an idle connection to close. Default: 256.
+   * The maximum number of connections per agent key. A value below twice the limit on completions is raised to that, so
+   * that there is always an idle connection to close. Default: 256.
    */
   connections?: number
   /**
@@ -27,13 +28,16 @@ export interface AccountLimits {
   /** The memory that the bodies of all requests in flight may occupy. Default: half of the maximum heap size. */
   memoryBytes?: number
   /**
-   * The maximum number of received bytes of all bodies in transit. It is raised to twice the limit on one body.
-   * Default: 256 MiB.
+   * The maximum number of received bytes of all bodies in transit. A value below twice the limit on one body is raised
+   * to that. Default: 256 MiB.
    */
   arrivingBytes?: number
 }
 
-/** The share of `memoryBytes` that the requests of one agent key may occupy. */
+/**
+ * The share of `memoryBytes` that several requests of one agent key may occupy together; a single request may exceed
+ * it.
+ */
 const SHARE_OF_ONE_AGENT = 0.25
 
 const AGENT_COMPLETIONS = 128
@@ -225,7 +229,7 @@ export class Accounts {
     const most = findLargest(this.#accounts.values(), ({ arrivingBytes }) => arrivingBytes)
     const [request, bytes] = findLargest(most.arriving, ([, bytes]) => bytes)
     this.#arrived(most, request)
-    const message = `Too many bytes of request bodies are in transit, most of them from this caller: this body has ${bytes} bytes so far`
+    const message = `Too many bytes of request bodies are in transit, and this caller has the most: this body has ${bytes} bytes so far`
     // The body of a GET, or of a request that was rejected, has no reader.
     if (request.listenerCount('error') === 0) request.destroy()
     else request.emit('error', new ProxyError('queue_full', message, { retryAfterS: 1 }))

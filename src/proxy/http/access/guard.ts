@@ -151,7 +151,8 @@ function checkRequest(request: FastifyRequest, options: GuardOptions): ProxyErro
       sessionId: (params as { sessionId?: string }).sessionId,
       acceptsRunKeys,
     })
-  // The route does not exist. An unauthenticated caller receives 401, because a 404 would require reading its body.
+  // The route does not exist. An unauthenticated caller receives 401, because a 404 would be sent only after the body
+  // has been read.
   return caller.is === 'stranger' ? createUnauthorizedError('a key', caller.hasKey) : undefined
 }
 
@@ -219,7 +220,8 @@ function parseHost(origin: string): string | undefined {
 const LOG_INTERVAL_MS = 1_000
 
 /**
- * Logs rejected unauthenticated requests, at most one line per interval, with the number of rejections since the last.
+ * A log of rejected unauthenticated requests: at most one line per interval, with the number of rejections since the
+ * previous line.
  */
 class RejectionLog {
   readonly #logger: Logger

@@ -6,7 +6,8 @@ import type { Caller } from './scopes.ts'
 
 /**
  * The configured keys. All keys of a list are valid at the same time, so that a key can be rotated without
- * interruption. New agent and run keys are created with the first secret.
+ * interruption. New agent and run keys are created with the first secret. If all lists are empty, the proxy is open to
+ * every caller.
  */
 export interface KeySettings {
   /** If all lists of this interface are empty, the proxy is open to every caller. */
@@ -76,7 +77,7 @@ export class Keyring {
     const run = verifyRunKey(this.#agentKeySecrets, key)
     if (run !== undefined) return { is: 'run', run }
     const digestOfKey = digest(key)
-    // All are compared, so that the duration does not reveal which key matched.
+    // All keys are compared, so that the duration does not reveal which one matched.
     const owners = this.#digests.filter(([, digests]) => includes(digests, digestOfKey))
     const [first] = owners
     return first && { is: first[0] }
@@ -107,7 +108,9 @@ function digest(key: string): Buffer {
   return createHash('sha256').update(key).digest()
 }
 
-/** Returns whether a digest matches. Compares with all digests, so that the time does not depend on the result. */
+/**
+ * Returns whether a list contains a digest. All digests are compared, so that the time does not depend on the result.
+ */
 function includes(digests: readonly Buffer[], wanted: Buffer): boolean {
   return digests.filter((candidate) => timingSafeEqual(candidate, wanted)).length > 0
 }

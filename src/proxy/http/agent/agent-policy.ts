@@ -15,8 +15,8 @@ export interface AgentPolicy {
   /** Further fields that agents may set; `*`: all. Default: none. */
   agentFields?: readonly string[]
   /**
-   * The URLs of images, sounds and videos: `data`: only `data:` URLs; `any`: also URLs that the engine fetches.
-   * Default: `data`.
+   * The URLs that images, sounds and videos may have: `data`: only `data:` URLs; `any`: also URLs that the engine
+   * fetches. Default: `data`.
    */
   agentMedia?: 'data' | 'any'
 }
@@ -245,7 +245,7 @@ function rejectPart(part: Record<string, unknown>, at: string): void {
       "An agent may not set 'uuid': it would identify the media of other clients",
     )
   }
-  // All media fields are checked regardless of `type`, because engines differ in which of the two they use.
+  // All media fields are checked regardless of `type`, because some engines read the fields and ignore `type`.
   for (const name of MEDIA_PARTS) if (part[name] !== undefined) rejectUrl(part[name], `${at}.${name}`)
   if (type === 'file' && !isInline(file)) {
     throw createForbiddenError(`${at}.file`, "An agent's files must be in the body, as 'file_data'")

@@ -47,7 +47,7 @@ function createGeminiDialect(
       new GeminiStreamWriter(identity, responseOptions, frame),
     formatStreamError: (error) => formatStreamError(error, frame, isSse),
     buildErrorBody: buildGoogleError,
-    // Not a comment, which Google's SDK for Python would parse as JSON.
+    // Google's SDK for Python would parse a comment as JSON.
     keepAlive: () => '\n\n',
     ...(!isSse && { streamType: 'application/json; charset=utf-8' }),
     getHeaders: (turnId) => ({ 'x-request-id': turnId }),

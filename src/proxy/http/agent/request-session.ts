@@ -159,7 +159,7 @@ const MAX_KEY_CHARS = 255
 
 /**
  * Returns the retry info of a request: the retry count that the OpenAI and Anthropic SDKs send in a header, the
- * idempotency key, and the messages between nodes.
+ * idempotency key, and the ids of the messages between nodes.
  */
 export function readRetryInfo({ headers, forwarding }: FastifyRequest): RetryInfo {
   const header = headers['x-stainless-retry-count']

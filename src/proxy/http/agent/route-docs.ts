@@ -1,6 +1,6 @@
 /**
- * The schemas of the agent routes in the OpenAPI document. They only document: the dialects validate the bodies, and
- * write responses and errors.
+ * The schemas of the agent routes in the OpenAPI document. They are not applied to requests: the dialects validate the
+ * bodies, and write responses and errors.
  */
 import Type, { type TSchema } from 'typebox'
 import { nullable } from '../../../protocol/schema/field.ts'
@@ -84,7 +84,9 @@ export const Model = Type.Object({
 
 export const ModelList = Type.Object({ object: Type.Literal('list'), data: Type.Array(Model) })
 
-/** Route options without validation and serialization by schema: the schemas only document. */
+/**
+ * The route options that disable validation and serialization by the schemas, which are for the OpenAPI document only.
+ */
 const UNVALIDATED = { validatorCompiler: () => () => true, serializerCompiler: () => JSON.stringify }
 
 /** Returns the options of a read-only route. */

@@ -26,7 +26,10 @@ interface SessionBody {
   readonly memo: PartMemo
   /** The session, acquired until the response is complete; undefined: the request identifies none. */
   readonly session: SessionReference | undefined
-  /** Schedules a further CPU-heavy step. @returns undefined if it may run now, else a promise that resolves when */
+  /**
+   * Schedules a further CPU-heavy step.
+   * @returns undefined if it may run now, else a promise that resolves when it may
+   */
   waitForSlice(): Promise<void> | undefined
 }
 
@@ -158,8 +161,8 @@ class HeavyRequestLimiter {
   readonly #waiting = new Map<string, (() => void)[]>()
 
   /**
-   * Waits until the heavy request of a caller that has begun no longer blocks the next body. It must be called again
-   * after the wait, immediately before the body is read.
+   * Waits until the latest heavy request of a caller has ended, or began {@link HEAVY_MS} ago. It must be called again
+   * after the wait, immediately before the body is read, because another waiting request may have begun.
    * @returns undefined if the body may be read now
    */
   wait(caller: string): Promise<void> | undefined {

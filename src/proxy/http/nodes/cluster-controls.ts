@@ -13,7 +13,7 @@ const POLL_MS = 100
 
 interface ClusterControlParts extends ControlDependencies {
   shared: NodeCoordination
-  /** The registry of this node. In relay mode its workers connect to each node themselves. */
+  /** The registry of this node. In relay mode, workers connect to each node themselves. */
   registry: MemberRegistry
   identity: NodeIdentity
 }

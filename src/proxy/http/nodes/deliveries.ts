@@ -1,7 +1,8 @@
 /**
  * Tracks the delivery of forwarded responses. The owner of a session sends a response to the node that forwarded the
  * request; only that node can observe whether the client received it, and acknowledges it with the id of its signed
- * message. If a response was not delivered, the next request may be an unmarked retry, whose turn supersedes the first.
+ * message. If a response was not delivered, the next request may be an unmarked retry, whose turn supersedes that of
+ * the original attempt.
  */
 import type { ServerResponse } from 'node:http'
 import { type Clock, systemClock } from '../../../base/clock.ts'

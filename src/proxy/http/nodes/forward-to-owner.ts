@@ -28,14 +28,17 @@ declare module 'fastify' {
     ofOwner?: 'change' | 'watch'
   }
   interface FastifyRequest {
-    /** The way to forward a request whose session another node may create first; otherwise null. */
+    /** The forwarder for this request, if another node may create its session first; otherwise null. */
     ownerForwarder: OwnerForwarder | null
     /** The ids of the messages between nodes that contained this request; null: it was not forwarded. */
     forwarding: Pick<RetryInfo, 'nodeMessageId' | 'lostMessageId'> | null
   }
 }
 
-/** A forwarder for a request whose body this node reads while another node may create the session. */
+/**
+ * A forwarder of one request to the owner of its session, for the case that another node creates the session while this
+ * node reads the body.
+ */
 interface OwnerForwarder {
   /** Starts to copy the body. It must be called before the body is read. */
   copyBody(): void

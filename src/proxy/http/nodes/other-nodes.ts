@@ -21,7 +21,8 @@ export class OtherNodes {
   }
 
   /**
-   * Adds the lines that the other nodes stream, until the client disconnects. Adds none to a request from another node.
+   * Adds the lines that the other nodes stream, until the client disconnects. Adds none if another node sent the
+   * request.
    */
   follow(request: FastifyRequest, lines: NdjsonReply): void {
     if (getHops(request) > 0) return

@@ -1,4 +1,7 @@
-/** Admin routes: pause and resume, the weight version, the secret of nodes, the sweep of sessions and open turns. */
+/**
+ * Admin routes: pause and resume, the weight version, the secret of nodes, the sweep of expired sessions, the list of
+ * open turns.
+ */
 import type { FastifyPluginCallback, FastifyRequest } from 'fastify'
 import Type, { type Static } from 'typebox'
 import { nullable } from '../../../protocol/schema/field.ts'

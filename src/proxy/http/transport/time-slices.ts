@@ -30,12 +30,18 @@ export class TimeSliceScheduler {
     this.#nowMs = nowMs
   }
 
-  /** Schedules the first step of a request. @returns undefined if it may run now, else a promise that resolves when */
+  /**
+   * Schedules the first step of a request.
+   * @returns undefined if it may run now, else a promise that resolves when it may
+   */
   waitForFirst(account: string): Promise<void> | undefined {
     return this.#next(this.#first, account)
   }
 
-  /** Schedules a further step of a request. @returns undefined if it may run now, else a promise that resolves when */
+  /**
+   * Schedules a further step of a request.
+   * @returns undefined if it may run now, else a promise that resolves when it may
+   */
   waitForNext(account: string): Promise<void> | undefined {
     return this.#next(this.#further, account)
   }

@@ -23,7 +23,7 @@ interface FetchParts {
 /** The sessions of a unit with their trajectories. */
 type UnitTrajectories = readonly { deliveries: number; trajectories: SessionTrajectories }[]
 
-/** One fetch of a consumer: its lease, and the units that are read or wait. */
+/** One fetch of a consumer: its lease, and the progress of reading the leased units. */
 export class ConsumerFetch {
   readonly #parts: FetchParts
   readonly #lease: LeaseRequest

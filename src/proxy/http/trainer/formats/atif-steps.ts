@@ -44,9 +44,9 @@ export class AtifSteps {
   /** The turn of each step that a completion produced. */
   readonly turns = new Map<AtifStep, TurnText>()
   readonly #seen = new Set<Message>()
-  /** The messages of system and user that are steps, as JSON. */
+  /** The system and user messages that already are steps, as JSON. */
   readonly #texts = new Set<string>()
-  /** The last messages of the requests that were added, after which their completions follow. */
+  /** The last message of each request that was added; the request's completion is its successor. */
   readonly #answered = new Set<Message>()
   /** The step of each tool call, by the call's id. */
   readonly #calls = new Map<string, AtifStep>()
@@ -56,7 +56,8 @@ export class AtifSteps {
     const { lastMessage, promptPieces } = turn
     const timestamp = new Date(turn.startedAtMs).toISOString()
     const added = getMessagesBetween(undefined, lastMessage, (message) => this.#seen.has(message))
-    // A history that restarts, after a compaction or with an edited first message, repeats messages that are steps.
+    // A history that restarts, after a compaction or with an edited first message, repeats messages that already are
+    // steps.
     const known = this.steps.length > 0 && added[0]?.depth === 1 ? new Set(this.#texts) : undefined
     for (const message of added) {
       this.#seen.add(message)

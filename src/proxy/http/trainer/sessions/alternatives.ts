@@ -64,7 +64,7 @@ async function readTexts(
 ): Promise<Map<number, string>> {
   const found = new Map<number, string>()
   const ids = new Set(rows.flatMap((row) => row?.ids ?? []))
-  // An engine that detokenizes returns all texts in one request, which the single reads below then find cached.
+  // An engine that detokenizes returns all texts in one request. They are cached, so the single reads below send none.
   if (ids.size === 0 || (await texts(Int32Array.from(ids))) === undefined) return found
   for (const id of ids) {
     const read = await texts(Int32Array.of(id))

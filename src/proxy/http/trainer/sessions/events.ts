@@ -85,7 +85,10 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   done()
 }
 
-/** A detector of engines and workers that came up, went down or left since the last poll; the first reports all. */
+/**
+ * A detector of engines and workers that came up, went down or left since the previous poll; the first poll reports
+ * all.
+ */
 class MemberWatch {
   readonly #backend: Backend
   #up = new Map<string, boolean>()
@@ -110,7 +113,7 @@ function isUp({ healthy, connected = true }: BackendMember): boolean {
   return healthy && connected
 }
 
-/** The output of a turn that has been sent. */
+/** The lengths of the texts of a turn that have been sent, and its tool calls as JSON. */
 interface TextLengths {
   text: number
   reasoning: number

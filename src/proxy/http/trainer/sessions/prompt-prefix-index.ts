@@ -22,8 +22,8 @@ interface CommonPrefix {
 }
 
 /**
- * An index of the prompts of a session's completions, which finds the longest earlier prompt that is a prefix of a new
- * one, so that the new one can be shown without it.
+ * An index of the prompts of a session's turns, which finds the longest earlier prompt that is a prefix of a new one,
+ * so that the new one can be shown without it.
  */
 export class PromptPrefixIndex {
   readonly #first = createNode()
