@@ -29,7 +29,7 @@ export function buildGeminiResponse(
 ): object {
   const { start, end, reasoning, content, refusal, toolCalls, tokenIds } = completion
   const text = `${content ?? ''}${refusal ?? ''}`
-  const parts = new GeminiParts(responseOptions)
+  const parts = new GeminiPartsBuilder(responseOptions)
   if (reasoning) parts.addReasoning(reasoning)
   if (text) parts.addText(text)
   for (const { id, function: called } of toolCalls) parts.addCall(id, called.name, called.arguments)
@@ -37,7 +37,7 @@ export function buildGeminiResponse(
 }
 
 /** A builder of the parts of a response, or of a chunk of one. */
-class GeminiParts {
+class GeminiPartsBuilder {
   readonly #responseOptions: ResponseOptions
   #parts: ResponsePart[] = []
   /** The reasoning for the next part's signature. */
@@ -87,7 +87,7 @@ class GeminiParts {
  */
 export class GeminiStreamWriter {
   readonly #identity: ResponseIdentity
-  readonly #parts: GeminiParts
+  readonly #parts: GeminiPartsBuilder
   readonly #frame: StreamFrame
   readonly #calls = new Map<number, { id: string | undefined; name: string; arguments: string }>()
   #start: GenerationStart | undefined
@@ -99,7 +99,7 @@ export class GeminiStreamWriter {
     frame: StreamFrame = EVENT_FRAME,
   ) {
     this.#identity = identity
-    this.#parts = new GeminiParts(responseOptions)
+    this.#parts = new GeminiPartsBuilder(responseOptions)
     this.#frame = frame
   }
 

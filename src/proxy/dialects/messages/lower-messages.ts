@@ -24,7 +24,7 @@ import { formatServerToolResult } from './server-tool-results.ts'
 /** Consecutive messages of one role; a system message in mid-conversation counts as one of the user. */
 interface MessageGroup {
   role: MessageParam['role']
-  messages: MessageWithPath[]
+  messages: MessageWithIndex[]
   /**
    * Deferred tools, by name, that the group is the first to reference; a conversation contains their definitions once.
    */
@@ -32,7 +32,7 @@ interface MessageGroup {
 }
 
 /** A message, and its index in the request. */
-interface MessageWithPath {
+interface MessageWithIndex {
   message: MessageParam
   index: number
   /** Whether it is a system message in the middle of a conversation. */

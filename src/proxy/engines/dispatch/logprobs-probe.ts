@@ -39,7 +39,7 @@ export const HOT = { ...ONE_TOKEN, temperature: 2, top_k: 2 } as const
  */
 const MEASURED_KINDS: readonly EngineKind[] = ['vllm', 'sglang']
 /** The number of attempts to query an engine that responds with errors. */
-const MAX_TRIES = 3
+const MAX_ATTEMPTS = 3
 /** The smallest gap between logprobs that is evaluated, because engines round them. */
 const MIN_GAP = 0.05
 /** The tolerance of a ratio around 1 and 1/2. */
@@ -84,7 +84,7 @@ export class LogprobsProbe {
   #known: { mode: LogprobsMode | undefined } | undefined
   #running: Promise<void> | undefined
   /** The number of failed attempts. */
-  #tries = 0
+  #failedAttempts = 0
   #timesForgotten = 0
 
   constructor(client: EngineClient, logger: Logger | undefined) {
@@ -95,7 +95,7 @@ export class LogprobsProbe {
   /** Discards the result: the engine may have been restarted with other options. */
   forget(): void {
     this.#known = undefined
-    this.#tries = 0
+    this.#failedAttempts = 0
     this.#timesForgotten += 1
   }
 
@@ -103,7 +103,7 @@ export class LogprobsProbe {
    * Returns the mode if it is known, otherwise a promise that resolves after a measurement.
    * @param model the model to request, if the engine lists one
    * @param signal aborts the wait, and the measurement if this request has started it
-   * @returns undefined if it could not be determined: an engine that responds with errors is queried {@link MAX_TRIES}
+   * @returns undefined if it could not be determined: an engine that responds with errors is queried {@link MAX_ATTEMPTS}
    *   times, and not again before {@link forget}
    */
   getMode(
@@ -115,8 +115,12 @@ export class LogprobsProbe {
   }
 
   async #measureMode(model: string | undefined, signal: AbortSignal): Promise<LogprobsMode | undefined> {
-    const tries = this.#tries
-    while (this.#known === undefined && this.#tries === tries && tries < MAX_TRIES) {
+    const failedAttempts = this.#failedAttempts
+    while (
+      this.#known === undefined &&
+      this.#failedAttempts === failedAttempts &&
+      failedAttempts < MAX_ATTEMPTS
+    ) {
       signal.throwIfAborted()
       this.#running ??= this.#measure(model, signal).finally(() => {
         this.#running = undefined
@@ -132,7 +136,7 @@ export class LogprobsProbe {
     // The result is discarded. The next waiting request starts another measurement.
     if (signal.aborted || forgotten !== this.#timesForgotten) return
     if (known === undefined) {
-      this.#tries += 1
+      this.#failedAttempts += 1
       return
     }
     this.#known = known

@@ -63,7 +63,7 @@ export interface PlacementRequirements {
 
 const CLEARLY_MORE_REQUESTS = 4
 const CLEARLY_MORE_TIMES = 2
-const ROOMY_LOAD = 0.75
+const MAX_TARGET_LOAD = 0.75
 
 function countRequests({ inFlight, busyElsewhere = 0 }: MemberLoad): number {
   return inFlight + busyElsewhere
@@ -74,7 +74,7 @@ function computeLoad(member: MemberLoad): number {
   return countRequests(member) / member.maxConcurrency
 }
 
-export function hasRoom(member: MemberLoad): boolean {
+export function hasFreeSlot(member: MemberLoad): boolean {
   return member.unavailable === undefined && member.inFlight < member.maxConcurrency
 }
 
@@ -84,7 +84,7 @@ export function hasRoom(member: MemberLoad): boolean {
  * both are nearly full, a request waits for its home, so that saturation does not move every session.
  */
 export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolean {
-  if (!hasRoom(home) && computeLoad(other) <= ROOMY_LOAD) return true
+  if (!hasFreeSlot(home) && computeLoad(other) <= MAX_TARGET_LOAD) return true
   return (
     computeLoad(home) >= CLEARLY_MORE_TIMES * computeLoad(other) &&
     countRequests(home) - countRequests(other) >= CLEARLY_MORE_REQUESTS
@@ -185,5 +185,5 @@ export function chooseMember(
   if (least === undefined) return undefined
   const home = candidates.find((member) => member.id === homeId)
   const target = home !== undefined && !isClearlyMoreLoaded(home, least) ? home : least
-  return hasRoom(target) ? target : undefined
+  return hasFreeSlot(target) ? target : undefined
 }

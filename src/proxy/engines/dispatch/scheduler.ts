@@ -9,7 +9,7 @@
  */
 import {
   chooseMember,
-  hasRoom,
+  hasFreeSlot,
   listCandidates,
   type Member,
   type MemberLoad,
@@ -62,9 +62,9 @@ const MAX_HOMES = 100_000
 
 interface WaitingRequest extends QueuedRequest {
   /** The time at which the request fails unless a member that could serve it has appeared. */
-  giveUpAtMs: number
+  expiresAtMs: number
   /** False once its session was released: the request is still served, but creates no affinity. */
-  sticky: boolean
+  createsAffinity: boolean
   /** A key that is equal for all requests with the same candidates. */
   kind: string
 }
@@ -175,8 +175,13 @@ export class Scheduler {
       return { outcome: 'assigned', memberId: member.id }
     }
     if (this.#waiting.size >= this.#options.queueLimit) return { outcome: 'queue_full' }
-    const giveUpAtMs = nowMs + this.#options.waitMs
-    this.#waiting.set(request.requestId, { ...request, giveUpAtMs, sticky: true, kind: getKindKey(request) })
+    const expiresAtMs = nowMs + this.#options.waitMs
+    this.#waiting.set(request.requestId, {
+      ...request,
+      expiresAtMs,
+      createsAffinity: true,
+      kind: getKindKey(request),
+    })
     return { outcome: 'waiting' }
   }
 
@@ -203,9 +208,9 @@ export class Scheduler {
     const expired: string[] = []
     const kinds = new Map<string, QueueWalkResult>()
     for (const request of this.#waiting.values()) {
-      if (this.#paused || this.#getKind(request, kinds).candidates.length > 0) {
-        request.giveUpAtMs = nowMs + this.#options.waitMs
-      } else if (request.giveUpAtMs <= nowMs) {
+      if (this.#paused || this.#getWalkResult(request, kinds).candidates.length > 0) {
+        request.expiresAtMs = nowMs + this.#options.waitMs
+      } else if (request.expiresAtMs <= nowMs) {
         expired.push(request.requestId)
         this.#waiting.delete(request.requestId)
       }
@@ -217,7 +222,7 @@ export class Scheduler {
   releaseSession(sessionId: string): void {
     this.#setHome(sessionId, undefined)
     for (const request of this.#waiting.values()) {
-      if (request.sessionId === sessionId) request.sticky = false
+      if (request.sessionId === sessionId) request.createsAffinity = false
     }
   }
 
@@ -253,7 +258,7 @@ export class Scheduler {
     const kinds = new Map<string, QueueWalkResult>()
     for (const request of this.#waiting.values()) {
       if (freeSlots === 0) break
-      const { candidates, stuckAt } = this.#getKind(request, kinds)
+      const { candidates, stuckAt } = this.#getWalkResult(request, kinds)
       const home = this.#homes.get(request.sessionId)
       if (stuckAt.has(home)) continue
       const member = chooseMember(candidates, home)
@@ -262,7 +267,7 @@ export class Scheduler {
         continue
       }
       this.#waiting.delete(request.requestId)
-      this.#start(request, member, request.sticky)
+      this.#start(request, member, request.createsAffinity)
       assignments.push({ requestId: request.requestId, memberId: member.id })
       freeSlots -= 1
     }
@@ -272,13 +277,13 @@ export class Scheduler {
   #countFreeSlots(): number {
     let free = 0
     for (const member of this.#members.values()) {
-      if (hasRoom(member)) free += member.maxConcurrency - member.inFlight
+      if (hasFreeSlot(member)) free += member.maxConcurrency - member.inFlight
     }
     return free
   }
 
   /** Returns the results for requests of this kind, computed once per walk. @param kinds the results of this walk */
-  #getKind(request: WaitingRequest, kinds: Map<string, QueueWalkResult>): QueueWalkResult {
+  #getWalkResult(request: WaitingRequest, kinds: Map<string, QueueWalkResult>): QueueWalkResult {
     let kind = kinds.get(request.kind)
     if (kind === undefined) {
       kind = { candidates: listCandidates(this.#members.values(), request), stuckAt: new Set() }
@@ -287,12 +292,12 @@ export class Scheduler {
     return kind
   }
 
-  #start(request: QueuedRequest, member: MemberLoad, sticky: boolean): void {
+  #start(request: QueuedRequest, member: MemberLoad, createsAffinity: boolean): void {
     const state = this.#members.get(member.id)!
     state.inFlight += 1
     state.lastStart = ++this.#starts
     this.#running.set(request.requestId, member.id)
-    if (!sticky) return
+    if (!createsAffinity) return
     const home = this.#homes.get(request.sessionId)
     if (home !== undefined && home !== member.id) this.#moves += 1
     this.#setHome(request.sessionId, member.id)

@@ -72,7 +72,7 @@ export class OpenaiRoutes {
 
   /** The reason why turns of this server are inexact; undefined if they are exact. */
   get warning(): string | undefined {
-    return this.#negotiation.warning ?? this.#connection.promptReports.warning
+    return this.#negotiation.warning ?? this.#connection.missingPromptIdCounter.warning
   }
 
   /**

@@ -46,7 +46,7 @@ const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
  * or as the id of another request; with `background`, a field of OpenAI's Responses, it would continue the request
  * after a disconnect.
  */
-const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
+const REMOVED_FIELDS: Readonly<Record<string, undefined>> = {
   text: undefined,
   input_embeds: undefined,
   session_params: undefined,
@@ -126,7 +126,7 @@ function buildSamplingParams(body: ChatBody): Record<string, unknown> {
 
 /** Returns the other fields of the body that do not concern the prompt, such as `priority` or `lora_path`. */
 function buildForwardedFields(body: ChatBody): Record<string, unknown> {
-  const fields = { ...withoutRenderedFields(body), ...NOT_THE_AGENTS }
+  const fields = { ...withoutRenderedFields(body), ...REMOVED_FIELDS }
   for (const field in SAMPLING_PARAMS) fields[field] = undefined
   for (const field of ['max_tokens', 'max_completion_tokens', 'logprobs', 'top_logprobs'])
     fields[field] = undefined

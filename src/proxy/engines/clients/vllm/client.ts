@@ -234,7 +234,7 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    const { warning } = this.connection.promptReports
+    const { warning } = this.connection.missingPromptIdCounter
     const lacks = [
       this.#versionWarning,
       this.#losesIds,

@@ -243,14 +243,14 @@ export class CompletionReader {
         `the engine at ${this.#options.engine} responded with invalid logprobs`,
       )
     }
-    const entries = reported.map(withNumber)
+    const entries = reported.map(replaceInvalidLogprob)
     delta.logprobs = entries.map((entry) => entry.logprob)
     const recovered = recoverTokenIds(entries)
     if (recovered !== undefined) delta.tokenIds = recovered
     const { wantsLogprobs, wantsIdsAsTokens, alternatives } = this.#options
     if (!wantsLogprobs) return entries
     const shown =
-      alternatives === undefined ? entries : entries.map((entry) => withFewer(entry, alternatives))
+      alternatives === undefined ? entries : entries.map((entry) => limitAlternatives(entry, alternatives))
     delta.logprobsContent = recovered === undefined || wantsIdsAsTokens ? shown : shown.map(withTokenText)
     return entries
   }
@@ -326,7 +326,7 @@ function isTokenEntry(entry: unknown): boolean {
 }
 
 /** Replaces a logprob that is not a number by NaN, so that it is never read as one: `[-1]` is not -1. */
-function withNumber(entry: TokenLogprob): TokenLogprob {
+function replaceInvalidLogprob(entry: TokenLogprob): TokenLogprob {
   return typeof entry.logprob === 'number' ? entry : { ...entry, logprob: Number.NaN }
 }
 
@@ -353,7 +353,7 @@ function readText<Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: En
 }
 
 /** Limits the alternatives to the agent's number, since the proxy may have requested more. */
-function withFewer(entry: TokenLogprob, count: number): TokenLogprob {
+function limitAlternatives(entry: TokenLogprob, count: number): TokenLogprob {
   const { top_logprobs: tops } = entry
   return tops && tops.length > count ? { ...entry, top_logprobs: tops.slice(0, count) } : entry
 }

@@ -57,7 +57,7 @@ const CONFIRMATIONS = 3
  * A counter of consecutive completions for which the engine, or a router in front of it, does not report the ids of the
  * prompt.
  */
-class PromptReports {
+class MissingPromptIdCounter {
   #missing = 0
 
   countCompletion(isReported: boolean): void {
@@ -75,7 +75,7 @@ class PromptReports {
 export class EngineConnection {
   readonly endpoint: Endpoint
   readonly maxResponseBytes: number
-  readonly promptReports = new PromptReports()
+  readonly missingPromptIdCounter = new MissingPromptIdCounter()
   readonly #pool: Pool
   readonly #sessions: SessionTokens
   /** Optional routes that this server lacks; they are not requested again. */

@@ -43,13 +43,13 @@ export function readCompletion(
 }
 
 /** Returns a sink that forwards events to `sink` and counts whether completions report the ids of their prompt. */
-function watchPromptIds(sink: EventSink, { promptReports }: EngineConnection): EventSink {
+function watchPromptIds(sink: EventSink, { missingPromptIdCounter }: EngineConnection): EventSink {
   let isReported = false
   return {
     write(batch) {
       for (const event of batch)
         if (event.type !== 'delta' && event.promptTokenIds !== undefined) isReported = true
-      if (batch.at(-1)?.type === 'end') promptReports.countCompletion(isReported)
+      if (batch.at(-1)?.type === 'end') missingPromptIdCounter.countCompletion(isReported)
       return sink.write(batch)
     },
   }

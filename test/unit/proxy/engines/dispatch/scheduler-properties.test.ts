@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import {
   findLeastLoaded,
-  hasRoom,
+  hasFreeSlot,
   isClearlyMoreLoaded,
   listCandidates,
   type MemberLoad,
@@ -115,7 +115,7 @@ class Model {
     }
     for (const call of paused ? [] : this.waiting.values()) {
       const candidates = listCandidates(members, call)
-      if (candidates.length > 0 && candidates.every(hasRoom))
+      if (candidates.length > 0 && candidates.every(hasFreeSlot))
         throw new Error(`${call.requestId} waits for nothing`)
     }
   }
@@ -142,7 +142,7 @@ class Model {
     if (paused || least === undefined) return undefined
     const home = candidates.find(({ id }) => id === this.homes.get(call.sessionId))
     const target = home !== undefined && !isClearlyMoreLoaded(home, least) ? home : least
-    return hasRoom(target) ? target.id : undefined
+    return hasFreeSlot(target) ? target.id : undefined
   }
 }
 

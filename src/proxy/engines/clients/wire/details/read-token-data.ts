@@ -19,7 +19,7 @@ import {
 } from './read.ts'
 
 /** A chunk of a response, with the values that are needed to read its token data. */
-export interface TokenDataResponse {
+export interface TokenDataChunk {
   readonly response: Record<string, unknown>
   readonly choice: Record<string, unknown>
   /** The ids of the prompt, if known. */
@@ -33,7 +33,7 @@ export interface TokenDataResponse {
 }
 
 /** Reads the requested token data of a chunk. @returns undefined if it contains none */
-export function readTokenData(requested: CaptureOptions, chunk: TokenDataResponse): TokenData | undefined {
+export function readTokenData(requested: CaptureOptions, chunk: TokenDataChunk): TokenData | undefined {
   const { response, choice, prompt, entries } = chunk
   const meta = isRecord(choice.meta_info) ? choice.meta_info : {}
   const metadata = isRecord(response.metadata) ? response.metadata : {}
@@ -66,7 +66,7 @@ function readTopLogprobs(entries: readonly TokenLogprob[]) {
   return rows.some((row) => row !== undefined && row.length > 0) ? createAlternativesTable(rows) : undefined
 }
 
-function readExperts({ response, choice, prompt, tokens, expertsStart }: TokenDataResponse, meta: object) {
+function readExperts({ response, choice, prompt, tokens, expertsStart }: TokenDataChunk, meta: object) {
   if (prompt === undefined) return undefined
   const npy = readNpyExperts(choice.routed_experts, expertsStart, prompt.length + tokens)
   if (npy !== undefined) return npy
