@@ -22,10 +22,10 @@ export class FairQueue<Item> {
   }
 
   /**
-   * Removes the next item.
-   * @param mayGo returns whether an item may be removed; an account whose oldest item may not keeps its position.
-   *   Default: every item may.
-   * @returns the oldest item of the next account; undefined if there is none
+   * Removes an item: the oldest of the first account in order whose oldest item may be removed. Accounts that are
+   * skipped keep their position.
+   * @param mayGo returns whether an item may be removed. Default: every item may.
+   * @returns undefined if there is no such item
    */
   shift(mayGo: (item: Item) => boolean = () => true): Item | undefined {
     for (const [account, items] of this.#waiting) {

@@ -53,7 +53,7 @@ export const LOG_FIELDS = {
   known_messages: number(
     'Messages at the start of the request that a completed turn with the same tools also has',
   ),
-  left_out: number('Failures of the session that were not logged since its previous line'),
+  left_out: number('Failures of the session that were not logged since its previous line of this event'),
   limit_ms: number('`--pause-limit`'),
   logprobs_mode: text('Distribution that logprobs belong to, or `unknown`'),
   lost_spans: number('Spans that were not exported'),
@@ -80,7 +80,7 @@ export const LOG_FIELDS = {
   reasoning_efforts: field<object>()(
     'Efforts that the chat template accepts, and whether they change the prompt',
   ),
-  rejected: number('Requests rejected since the previous line'),
+  rejected: number('Requests rejected since the previous line of this event'),
   request_id: text('Request id, as in the response header `x-request-id` of an error'),
   requests: number('Requests: in the last minute, or in flight at the worker'),
   retry_count: number('Earlier attempts of the request, as its client declares them'),
@@ -154,7 +154,7 @@ export const LOG_EVENTS = {
   drain_timed_out: warn('Server stopped; requests that exceeded the grace period were cancelled', 'grace_ms'),
   shutdown_failed: severe('Shutdown failed', 'err'),
   unexpected_error: severe('Unexpected error, exiting', 'err'),
-  unhandled_error: warn('Unhandled error of a known kind', 'err'),
+  unhandled_error: warn('Uncaught error ignored: requests are expected to cause errors of this kind', 'err'),
   process_warning: warn('Warning of Node.js or a library', 'warning'),
   throughput: info(
     'Throughput of the last minute',
@@ -405,7 +405,9 @@ export const LOG_EVENTS = {
     'mean_difference?',
     'hint?',
   ),
-  verify_control_missed: warn('An engine did not notice a changed prompt: its verdicts prove nothing'),
+  verify_control_missed: warn(
+    'An engine scored a changed prompt like the original: verification with it proves nothing',
+  ),
   verify_failed: debug('Turn could not be verified', 'code'),
   span_content_enabled: warn('Exported spans contain prompts and completions', 'chars'),
   tracing_disabled: warn('No spans are exported', 'reason'),

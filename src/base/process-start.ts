@@ -40,6 +40,7 @@ export function isAlive(pid: number, started: string | undefined): boolean {
   const now = getProcessStart(pid)
   if (now === undefined) return true
   if (now === ENDED) return false
-  // Earlier versions recorded no start. This process did not write such a record, so its own id has been reused.
+  // Earlier versions recorded no start. This version records one, so a record without a start that contains the id of
+  // this process is from an earlier process whose id was reused.
   return started === undefined ? pid !== process.pid : started === now
 }

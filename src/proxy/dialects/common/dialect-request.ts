@@ -35,6 +35,6 @@ export interface ResponseIdentity {
   readonly endedS?: number | undefined
   /** The model that the agent requested. Responses contain the engine's name of the model instead, once it is known. */
   model: string
-  /** The index of the choice, from 0. If absent, it is the only one, and the stream ends with it. */
+  /** The index of the choice, from 0. If absent, the choice is the only one, and the stream ends with it. */
   choice?: number
 }

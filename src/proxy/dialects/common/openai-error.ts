@@ -32,8 +32,8 @@ export function buildOpenAiError(error: ProxyError): OpenAiErrorBody {
 }
 
 /**
- * Returns OpenAI's type and code for a context overflow, for which engines send other types, and the HTTP status as the
- * code; empty for any other error.
+ * Returns OpenAI's type and code for a context overflow; empty for any other error. Engines send another type, and the
+ * HTTP status as the code.
  */
 function describeOverflow(error: ProxyError): { type?: string; code?: string } {
   if (!readContextOverflow(error)) return {}

@@ -32,8 +32,8 @@ interface DialectFields {
 }
 
 /**
- * Returns the fields that are forwarded to the engine, which has additional fields such as `repetition_penalty`, or
- * those that are only recorded. Translated fields are in neither.
+ * Returns the fields of a request that are not translated: for `engine` those to forward to it, such as
+ * `repetition_penalty`, for `record` those that no engine receives.
  */
 export function selectFields(
   target: 'engine' | 'record',

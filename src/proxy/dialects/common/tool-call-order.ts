@@ -17,8 +17,8 @@ export class ToolCallOrder {
   readonly #complete = new Set<number>()
 
   /**
-   * Returns the deltas that can be written now. A delta of a tool call that was completed before is dropped unless it
-   * has text; the caller rejects it then.
+   * Returns the deltas that can be written now. A delta of a tool call that was completed before is dropped, unless it
+   * has arguments: it is then returned, and the caller rejects it.
    */
   add(delta: ToolCallDelta): ToolCallDelta[] {
     this.#current ??= new ToolCallArguments(delta.index)

@@ -24,9 +24,9 @@ export interface Removal {
 /**
  * Claude Code begins its system prompt with a separate block for Anthropic's accounting: `x-anthropic-billing-header:
  * cc_version=2.1.329.3f1; cc_entrypoint=sdk-cli; cch=00000; cc_prev_req=req_…;`. The version ends in a hash of the
- * task's first message, so that sub-agents differ; `cch`, `cc_prev_req`, `cc_prompt_id`, `cc_prev_msg` and the turn
- * counters change with each request. Claude Code itself recognizes the block by its prefix, and Anthropic's API drops
- * it.
+ * task's first message, so it is different for each sub-agent; `cch`, `cc_prev_req`, `cc_prompt_id`, `cc_prev_msg` and
+ * the turn counters change with each request. Claude Code itself recognizes the block by its prefix, and Anthropic's
+ * API drops it.
  */
 const claudeCodeBillingHeader: VolatileRule = {
   name: 'claude_code_billing_header',
@@ -100,7 +100,7 @@ function isInstruction({ role }: ChatMessage): boolean {
   return role === 'system' || role === 'developer'
 }
 
-/** Returns a message without its volatile texts, which it adds to `removed`; undefined if nothing is left. */
+/** Returns a message without its volatile texts; undefined if nothing is left. Adds the removed texts to `removed`. */
 function removeTexts(
   message: ChatMessage,
   rules: readonly VolatileRule[],

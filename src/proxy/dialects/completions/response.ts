@@ -52,7 +52,7 @@ function buildPromptIds(start: GenerationStart | undefined): object {
 }
 
 /**
- * Converts entries, as in chat, to the parallel lists of this API.
+ * Converts entries in the form of Chat Completions to the parallel lists of this API.
  * @param offset the start of the first token in the text, in characters
  */
 function buildLegacyLogprobs(entries: readonly TokenLogprob[], offset: number): object {

@@ -63,8 +63,8 @@ function convertMember(name: string, value: unknown): unknown {
 }
 
 /**
- * Returns whether a `propertyNames` schema allows all names. It is removed, because zod writes it for each record, and
- * llguidance does not support the keyword.
+ * Returns whether a `propertyNames` schema allows all names. Such a schema is removed, because zod writes it for each
+ * record, and llguidance does not support the keyword.
  */
 function isAnyName(schema: unknown): boolean {
   return isRecord(schema) && Object.keys(schema).length === 1 && convertType(schema.type) === 'string'

@@ -4,7 +4,10 @@
  */
 import { isRecord } from '../../../base/json.ts'
 
-/** Returns the object, or a copy with its own names in camelCase; names inside its values are unchanged. */
+/**
+ * Returns an object with the names of its members in camelCase: the given one, if it has such names, or a copy. Names
+ * inside the members' values are unchanged.
+ */
 export function toCamelNames(object: Record<string, unknown>): Record<string, unknown> {
   let isCamel = true
   for (const name in object) if (name.includes('_')) isCamel = false
@@ -17,8 +20,8 @@ export function toCamelCase(name: string): string {
 }
 
 /**
- * Returns an object with its own names in camelCase and without members that are null, which means "not set" in
- * protobuf's JSON. Any other value is returned unchanged, for a schema to reject.
+ * Returns an object with the names of its members in camelCase, and without members that are null, which means "not
+ * set" in protobuf's JSON. Any other value is returned unchanged, for a schema to reject.
  */
 export function convertMembers(object: unknown): unknown {
   if (!isRecord(object)) return object

@@ -91,7 +91,10 @@ export function lowerGeminiCount(
   return body
 }
 
-/** Converts the request's own names to camelCase; an engine's fields, such as `repetition_penalty`, are unchanged. */
+/**
+ * Converts the names of Google's fields in a request to camelCase. An engine's fields, such as `repetition_penalty`,
+ * keep their names.
+ */
 function toCamelRequest(raw: unknown, memo: PartMemo): unknown {
   if (!isRecord(raw)) return raw
   const entries = Object.entries(raw).map(([name, value]) => {
@@ -111,7 +114,7 @@ function toCamelTools(tools: unknown[]): unknown[] {
   return tools.map(toCamelTool)
 }
 
-/** Converts the object's names and those of this member to camelCase. */
+/** Converts the names of an object's members, and of the members of its member `member`, to camelCase. */
 function toCamelMembers(object: Record<string, unknown>, member: string): unknown {
   const named = convertMembers(object) as Record<string, unknown>
   return isRecord(named[member]) ? { ...named, [member]: convertMembers(named[member]) } : named

@@ -203,8 +203,8 @@ class ItemConverter implements CanonicalItems {
 
   /**
    * Adds a message from one of Codex's agents to another. Codex marks the tool argument that contains the message as
-   * `encrypted`: OpenAI's service encrypts it, and decrypts it for the receiving agent. This proxy does not, so both
-   * contain the text that the model sampled.
+   * `encrypted`: OpenAI's service encrypts it, and decrypts it for the receiving agent. This proxy does not encrypt it,
+   * so the argument and the message contain the text that the model sampled.
    */
   #addAgentMessage(item: InputItem, at: string): void {
     const { content } = checkAgentMessage(item, at)

@@ -68,7 +68,7 @@ const SERVICE_FIELDS = [
 /**
  * Converts tools to functions.
  * @param at the path of the list in the request
- * @throws ProxyError `invalid_request` naming the field, `unsupported` for a tool that neither side could run
+ * @throws ProxyError `invalid_request` naming the field, `unsupported` for a tool of an unknown type
  */
 export function lowerTools(params: readonly ToolParam[], at: string): ToolConversion {
   const lowered: ToolConversion = { tools: [], wireTools: new Map(), dropped: [] }
@@ -175,8 +175,8 @@ const LOCAL_SHELL: FunctionDefinition = {
 }
 
 /**
- * Returns the tool choice in the form of Chat Completions, and the tools that it leaves. Engines do not support
- * `allowed_tools`, so the model is shown only those tools.
+ * Returns the tool choice in the form of Chat Completions, and the tools that it allows. Engines do not support
+ * `allowed_tools`, so the model is shown only the allowed tools.
  * @throws ProxyError `unsupported` for the choice of a hosted tool
  */
 export function lowerToolChoice(

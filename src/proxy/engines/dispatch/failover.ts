@@ -37,8 +37,8 @@ export interface FailoverPolicy {
    */
   judge(thrown: unknown, memberId: string): FailureVerdict
   /**
-   * The number of members that a request may lose before its first event: a request that crashes members must not reach
-   * all of them.
+   * The number of members after whose loss a request fails if it has no event yet: a request that crashes members must
+   * not reach all of them.
    */
   maxLosses: number
   /** Returns the current number of members. */
@@ -48,7 +48,10 @@ export interface FailoverPolicy {
 /** The minimum number of attempts, however few members there are: a member that was restarted may succeed. */
 const MIN_ATTEMPTS = 3
 
-/** The number of members that may fail a request: a request that makes engines fail must not reach all of them. */
+/**
+ * The number of members after whose failure a request fails: a request that makes engines fail must not reach all of
+ * them.
+ */
 const MAX_FAILURES = 3
 
 /**

@@ -1,4 +1,4 @@
-/** The backend that connects to engines over HTTP: implements `Backend` with any number of engine clients. */
+/** The backend that connects to engines over HTTP: an implementation of `Backend` with any number of engine clients. */
 
 import { ProxyError } from '../../../base/errors.ts'
 import { raceAbort } from '../../../base/race-abort.ts'
@@ -51,8 +51,8 @@ export interface LocalBackend extends Backend {
 
 const HEALTH_INTERVAL_MS = 5_000
 /**
- * The number of engines that a request may lose before its first event: a request that crashes engines must not reach
- * all of them.
+ * The number of engines after whose loss a request fails if it has no event yet: a request that crashes engines must
+ * not reach all of them.
  */
 const MAX_LOSSES = 2
 

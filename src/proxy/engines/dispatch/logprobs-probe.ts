@@ -102,9 +102,9 @@ export class LogprobsProbe {
   /**
    * Returns the mode if it is known, otherwise a promise that resolves after a measurement.
    * @param model the model to request, if the engine lists one
-   * @param signal aborts the wait, and the measurement if this request has started it
-   * @returns undefined if it could not be determined: an engine that responds with errors is queried {@link MAX_ATTEMPTS}
-   *   times, and not again before {@link forget}
+   * @param signal aborts the wait, and also the measurement if this call started it
+   * @returns undefined if the mode could not be determined: an engine that responds with errors is queried
+   *   {@link MAX_ATTEMPTS} times, and not again before {@link forget}
    */
   getMode(
     model: string | undefined,

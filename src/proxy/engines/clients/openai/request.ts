@@ -56,7 +56,7 @@ function buildLogprobsFields(request: GenerationRequest): Record<string, unknown
   const wanted = wantsLogprobs(request)
   if (request.kind === 'chat')
     return { logprobs: true, top_logprobs: wanted ? request.body.top_logprobs : undefined }
-  // Some servers interpret 0 as "none".
+  // 1, because some servers interpret 0 as "no logprobs".
   return { logprobs: wanted ? request.body.logprobs : 1 }
 }
 

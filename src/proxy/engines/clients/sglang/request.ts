@@ -32,7 +32,8 @@ const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
   stop_token_ids: 'stop_token_ids',
   stop_regex: 'stop_regex',
   ignore_eos: 'ignore_eos',
-  // These three change the text, which is not read, and never the ids, which include those of a stop string.
+  // The next three change only the text, which is not read. They do not change the ids, which include those of a stop
+  // string.
   no_stop_trim: 'no_stop_trim',
   skip_special_tokens: 'skip_special_tokens',
   spaces_between_special_tokens: 'spaces_between_special_tokens',
@@ -42,9 +43,9 @@ const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
 }
 
 /**
- * Fields that agents must not set on this route. It would interpret them as another prompt, as the continuation of one,
- * or as the id of another request; with `background`, a field of OpenAI's Responses, it would continue the request
- * after a disconnect.
+ * Fields that are removed from the body of an agent. This route would interpret them as another prompt, as the
+ * continuation of one, or as the id of another request; with `background`, a field of OpenAI's Responses, it would
+ * continue the request after a disconnect.
  */
 const REMOVED_FIELDS: Readonly<Record<string, undefined>> = {
   text: undefined,
@@ -53,7 +54,7 @@ const REMOVED_FIELDS: Readonly<Record<string, undefined>> = {
   rid: undefined,
   background: undefined,
   input_ids: undefined,
-  // The images of the messages are sent, and the prompt has placeholders for no others.
+  // The only images sent are those of the messages: the prompt has no placeholders for others.
   image_data: undefined,
   video_data: undefined,
   audio_data: undefined,

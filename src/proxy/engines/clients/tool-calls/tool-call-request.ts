@@ -25,7 +25,10 @@ export interface FunctionTool {
 
 export type JsonSchema = Readonly<Record<string, unknown>>
 
-/** Returns the requirements of a request; undefined if it offers no function. */
+/**
+ * Returns the requirements of a request; undefined if it offers no function, if its tool choice is `none` or names no
+ * function that it offers, or if the model's notation of tool calls is unknown.
+ */
 export function getToolCallRequest({ body, callFormat: format }: TokenRequest): ToolCallRequest | undefined {
   if (format === undefined || body.tool_choice === 'none') return undefined
   const choice = parseToolChoice(body.tool_choice)

@@ -55,7 +55,9 @@ const NO_MASKS = 'sampling masks are not recorded: it reports none (vllm serve -
  * not.
  */
 const COMPLETE_STREAMS_SINCE = '0.13'
-/** The first version that reports ids at all; a lower number is that of a build without a version. */
+/**
+ * The minor version in which vLLM began to report ids (0.10.2); a lower number is that of a build without a version.
+ */
 const IDS_SINCE = '0.10'
 /** The program, its first version, and the older of the versions that `npm run test:vllm` runs. */
 const TESTED = ['vLLM', IDS_SINCE, '0.12'] as const
@@ -278,8 +280,8 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   /**
-   * Returns whether the engine is asleep or paused, which vLLM reports on routes of its development mode. Such an
-   * engine queues requests. vLLM 0.32 reports a paused engine as sleeping too.
+   * Returns whether the engine is asleep or paused, as vLLM reports on routes of its development mode; undefined if it
+   * is neither. Such an engine queues requests. vLLM 0.32 reports a paused engine as sleeping too.
    */
   async #findUnavailableReason(signal: AbortSignal): Promise<UnavailableReason | undefined> {
     const isTrue = async (name: string) => {

@@ -99,7 +99,7 @@ function buildDetailFields(request: GenerationRequest): Record<string, unknown> 
 
 /**
  * Returns whether alternatives can be recorded. They are identified by ids if tokens are written as ids. On the
- * completions route the agent would then lose their text, so its own logprobs take precedence there.
+ * completions route the agent would then lose their text, so logprobs that the agent requests take precedence there.
  */
 function recordsAlternatives(request: GenerationRequest): boolean {
   if (request.record?.topLogprobs === undefined) return false
@@ -118,7 +118,7 @@ function getChatLogprobs(request: GenerationRequest): Record<string, unknown> {
 function buildCompletionFields(request: GenerationRequest): Record<string, unknown> {
   const { max_tokens, max_completion_tokens } = request.body
   return {
-    // The sampled token's logprob is always reported.
+    // 0 requests the sampled token's logprob without alternatives.
     logprobs: getRequestedAlternatives(request),
     // This route ignores the newer name of the limit, and would stop after 16 tokens.
     max_tokens: max_tokens ?? max_completion_tokens,

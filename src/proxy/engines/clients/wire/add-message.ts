@@ -29,7 +29,8 @@ export function addMessage(
   if (typeof message.refusal === 'string' && message.refusal !== '') delta.refusal = message.refusal
   if (Array.isArray(message.tool_calls) && message.tool_calls.length > 0) {
     const entries = message.tool_calls.filter(isRecord)
-    // In a complete message each entry is a tool call, though a model that generates ids may repeat one.
+    // In a complete message each entry is a tool call, even if two have the same id: a model that generates the ids may
+    // repeat an id.
     delta.toolCalls = entries.map((entry, index) => {
       const read = toToolCallChunk(entry)
       return streamed ? toolCalls.assign(read) : { ...read, index }
@@ -118,7 +119,7 @@ interface OpenToolCall {
  * each chunk until early 2025 (`DeltaToolCall.id` had a default factory).
  */
 export class ToolCallAssembler {
-  /** Tool calls by the engine's index and id: a model that generates ids may repeat one. */
+  /** Tool calls by the engine's index and id together: a model that generates the ids may repeat an id. */
   readonly #byId = new Map<string, OpenToolCall>()
   readonly #byIndex = new Map<number, OpenToolCall>()
   #last: OpenToolCall | undefined

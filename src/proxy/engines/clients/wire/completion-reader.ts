@@ -153,8 +153,8 @@ export class CompletionReader {
   }
 
   /**
-   * Skips an event of a stream without choices: gateways add warnings and costs, even after the finish reason. Stores
-   * its text, because it is reported as an error if no finish reason follows.
+   * Skips an event that has no choices: gateways add warnings and costs to streams, even after the finish reason.
+   * Stores its text, because it is reported as an error if no finish reason follows.
    */
   #skip(json: string | Buffer, isComplete: boolean): void {
     const { engine, redact } = this.#options

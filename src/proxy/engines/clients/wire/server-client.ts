@@ -1,6 +1,6 @@
 import { type ConnectionOptions, EngineConnection } from './connection.ts'
 
-/** The base class of all clients of servers: owns the connection. */
+/** The base class of all clients of servers. It owns the connection. */
 export abstract class ServerClient {
   protected readonly connection: EngineConnection
 

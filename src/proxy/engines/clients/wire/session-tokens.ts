@@ -18,7 +18,10 @@ export function getSessionName({ sessionId, subagent }: RequestSession): string 
   return subagent === undefined ? sessionId : `${sessionId}/subagent:${subagent}`
 }
 
-/** The headers by which routers in front of engines send the requests of a session to one engine. */
+/**
+ * The tokens that routers in front of engines return for sessions, and the headers by which a router sends all requests
+ * of a session to one engine.
+ */
 export class SessionTokens {
   readonly #names: readonly string[]
   readonly #tokens = new Map<string, Map<string, string>>()
