@@ -4,7 +4,7 @@ import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 import { type HostResolver, ProxyAddresses } from './proxy-addresses.ts'
 import type { ProxyLink } from './proxy-link.ts'
-import { standsForSeveral, toAddressUrl } from './proxy-url.ts'
+import { isMultiProxyUrl, toAddressUrl } from './proxy-url.ts'
 
 /** The proxy to which a link connects. */
 export interface ProxyTarget {
@@ -45,7 +45,7 @@ export class ProxyLinks {
   start(): void {
     if (this.#isLeaving) return
     for (const url of this.#options.proxyUrls) {
-      if (standsForSeveral(url)) this.#watch(toAddressUrl(url))
+      if (isMultiProxyUrl(url)) this.#watch(toAddressUrl(url))
       else this.#begin({ url })
     }
   }

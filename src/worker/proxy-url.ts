@@ -14,7 +14,7 @@ export function getWorkerSocketUrl(proxyUrl: string): string {
 const SEVERAL = /^dns\+/i
 
 /** Returns whether each address of the URL's host is a separate proxy, according to the prefix `dns+`. */
-export function standsForSeveral(proxyUrl: string): boolean {
+export function isMultiProxyUrl(proxyUrl: string): boolean {
   return SEVERAL.test(proxyUrl)
 }
 

@@ -1,10 +1,10 @@
-import { FrameSender } from './frame-sender.ts'
+import { ResendBuffer } from './resend-buffer.ts'
 
 /**
  * A request that the worker serves: the unacknowledged frames of its response, the wait for window space, and its
  * cancellation.
  */
-export class WorkerRequestState extends FrameSender {
+export class WorkerRequestState extends ResendBuffer {
   readonly requestId: string
   readonly #controller = new AbortController()
   #windowBytes: number

@@ -1,7 +1,7 @@
 /** Requests of agents without HTTP: each has a reference to its session until its turn has begun. */
 import type { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import type { TurnAllocation } from '../../src/proxy/session/state/turn-allocation.ts'
-import { beginChoices, type Choices } from '../../src/proxy/session/turn/run-choices.ts'
+import { beginChoices, type ChoicesHandle } from '../../src/proxy/session/turn/run-choices.ts'
 import type { AgentRequest, ResponseHandle, TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 
 /** An agent's request that names its session. */
@@ -26,7 +26,7 @@ export class NamedTurnRunner {
     { sessionId, ...request }: SessionRequest,
     count: number,
     gone: AbortSignal,
-  ): Promise<Choices> {
+  ): Promise<ChoicesHandle> {
     using session = this.#sessions.acquire(sessionId)
     return await beginChoices(this.turnRunner, { ...request, session }, count, gone)
   }

@@ -2,7 +2,7 @@ import t from 'tap'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { MAX_FRAME_BYTES } from '../../src/protocol/worker/protocol.ts'
-import { FrameSender } from '../../src/worker/frame-sender.ts'
+import { ResendBuffer } from '../../src/worker/resend-buffer.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { chatRequest, getText, readEvents, relayServerFor } from '../helpers/relay-server.ts'
@@ -345,7 +345,7 @@ t.test(
     await worker.next('worker_hello_ack')
     await t.rejects(readEvents(backend, chatRequest(tooMuch)), { code: 'body_too_large', status: 413 })
     t.match(backend.list(), [{ id: 'w', load: 0 }])
-    const frames = new FrameSender()
+    const frames = new ResendBuffer()
     t.equal(frames.add(String), '1')
     t.throws(() => frames.add(() => `"${tooMuch}"`), { code: 'engine_failed' })
     t.equal(frames.end(String), '2', 'the frame that reports it follows the last that was sent')

@@ -84,12 +84,12 @@ export const PLANTS: readonly Plant[] = [
     seed: 16,
     edits: [
       {
-        file: 'src/worker/frame-sender.ts',
+        file: 'src/worker/resend-buffer.ts',
         find: 'this.#kept.filter((frame) => frame.seq > received).map(',
         put: 'this.#kept.map(',
       },
       {
-        file: 'src/proxy/relay/frame-receiver.ts',
+        file: 'src/proxy/relay/frame-buffer.ts',
         find: "    if (seq <= this.#received) return 'duplicate'\n",
         put: '',
       },
@@ -100,7 +100,7 @@ export const PLANTS: readonly Plant[] = [
     seed: 62,
     edits: [
       {
-        file: 'src/proxy/relay/frame-receiver.ts',
+        file: 'src/proxy/relay/frame-buffer.ts',
         find: "    if (seq <= this.#received) return 'duplicate'\n",
         put: '',
       },

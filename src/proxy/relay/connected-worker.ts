@@ -348,7 +348,10 @@ export class ConnectedWorker {
    * Sends the request again with the complete prompt, if the response reports that the worker has evicted its base.
    * @returns whether it was sent
    */
-  #sendsForgotten(sent: WorkerRequest, { request_id: requestId, seq, error }: CompletionResponseV2): boolean {
+  #resendIfBaseEvicted(
+    sent: WorkerRequest,
+    { request_id: requestId, seq, error }: CompletionResponseV2,
+  ): boolean {
     const socket = this.#socket
     if (error?.code !== PROMPT_FORGOTTEN || !socket || sent.fullRequestSocket === socket) return false
     // The worker has ended this request, and the frame sent next restarts it under the same id.
@@ -369,7 +372,7 @@ export class ConnectedWorker {
     else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.isValid(frame))
       sent.handle.receiveChunk(frame, bytes)
     else if (!v1 && frames.responseV2.isValid(frame)) {
-      if (!this.#sendsForgotten(sent, frame)) sent.handle.receiveEndV2(frame, bytes)
+      if (!this.#resendIfBaseEvicted(sent, frame)) sent.handle.receiveEndV2(frame, bytes)
     } else if (v1 && frames.responseV1.isValid(frame)) {
       this.#updateWarning(frame)
       sent.handle.receiveResponseV1(frame, bytes)

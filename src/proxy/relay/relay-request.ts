@@ -13,7 +13,7 @@ import type {
   CompletionResponseV2,
 } from '../../protocol/worker/protocol.ts'
 import { parseChunk, parseResponseEnd } from '../../protocol/worker/response-frames.ts'
-import { FrameReceiver } from './frame-receiver.ts'
+import { FrameBuffer } from './frame-buffer.ts'
 import { parseResponseV1 } from './responses-v1.ts'
 
 /** The properties of a request, and callbacks to its worker. */
@@ -41,7 +41,7 @@ interface RelayRequestOptions {
 /** The handle of a request that was sent to a worker. */
 export class RelayRequest {
   readonly #options: RelayRequestOptions
-  readonly #incoming: FrameReceiver
+  readonly #incoming: FrameBuffer
   #failure: { reason: unknown } | undefined
   /** Whether the worker's last frame has arrived. */
   #isComplete = false
@@ -60,7 +60,7 @@ export class RelayRequest {
 
   constructor(options: RelayRequestOptions) {
     this.#options = options
-    this.#incoming = new FrameReceiver(options.windowBytes)
+    this.#incoming = new FrameBuffer(options.windowBytes)
     this.#lastFrameAtMs = options.clock.nowMs()
     this.#outcome.promise.catch(() => {})
     this.#watchSilence(options.timeoutMs)

@@ -98,7 +98,7 @@ export class WorkerRegistry {
       cancelHello()
       heartbeat.stop()
       this.#sockets.delete(socket)
-      if (worker?.isOn(socket)) this.#dropped(worker, { code, silentMs })
+      if (worker?.isOn(socket)) this.#handleClosed(worker, { code, silentMs })
     })
   }
 
@@ -191,7 +191,7 @@ export class WorkerRegistry {
    * Handles a closed connection.
    * @param silentMs the duration of the worker's silence, if the proxy closed the connection because of it
    */
-  #dropped(
+  #handleClosed(
     worker: ConnectedWorker,
     { code, silentMs }: { code: number; silentMs: number | undefined },
   ): void {

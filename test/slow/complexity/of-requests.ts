@@ -17,7 +17,7 @@ import { PrefixIndex } from '../../../src/proxy/session/matching/prefix-index.ts
 import { readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
 import { ToolCallIds } from '../../../src/proxy/session/matching/tool-call-ids.ts'
 import { AgentRoleFinder } from '../../../src/proxy/session/roles/agent-role-finder.ts'
-import { findRepeatedByLast, Retries } from '../../../src/proxy/session/trajectories/retries.ts'
+import { findRepeatedByLast, SessionAttempts } from '../../../src/proxy/session/trajectories/retries.ts'
 import { createConversation, lastOfTexts } from '../../helpers/messages.ts'
 import { type Case, deepValues, ofUnits, repeat, type Subject, times, UNITS, wideObject } from './subject.ts'
 
@@ -385,7 +385,7 @@ export const REQUESTS: readonly Subject[] = [
         }
         const marked = times(n, (index) => ({ ...turn, turnId: `${index}`, retryCount: index === 0 ? 0 : 1 }))
         return () => {
-          const retries = new Retries()
+          const retries = new SessionAttempts()
           for (const each of marked) findRepeatedByLast(retries.add(each), () => false)
           retries.findSuperseded(() => false)
         }

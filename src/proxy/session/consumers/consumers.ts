@@ -171,7 +171,7 @@ export class Consumers {
     { leasedTrees }: FetchProgress,
   ): Promise<LeaseUnit[]> {
     const units: LeaseUnit[] = []
-    for await (const own of this.#ownPages(lease)) {
+    for await (const own of this.#readSelectedPages(lease)) {
       for (const found of own) if (!leasedTrees.has(found.key.tree)) units.push([found])
       if (units.length >= limit) break
     }
@@ -184,7 +184,7 @@ export class Consumers {
    */
   async #sortIntoGroups(lease: LeaseRequest): Promise<void> {
     const { name, selection } = lease.consumer
-    for await (const own of this.#ownPages(lease)) {
+    for await (const own of this.#readSelectedPages(lease)) {
       const members = own.map(({ key, session }) => ({ key, group: hashGroup(session, selection.groupBy!) }))
       if (members.length > 0) await this.#store.putIntoGroups(name, members)
     }
@@ -205,7 +205,7 @@ export class Consumers {
   }
 
   /** Yields the available sessions of the selection page by page, and acknowledges the other sessions of each page. */
-  async *#ownPages(lease: LeaseRequest): AsyncGenerator<AvailableSession[]> {
+  async *#readSelectedPages(lease: LeaseRequest): AsyncGenerator<AvailableSession[]> {
     const { consumer, leaseId } = lease
     const { rewarded, groupBy } = consumer.selection
     const query = { consumer: consumer.name, leaseId, limit: PAGE, rewarded, ungrouped: groupBy !== null }

@@ -113,7 +113,7 @@ export class PrefixIndex<Turn> {
   match(conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#requestCount++
     const { toolsKey, last } = conversation
-    let passed = this.#findPassage(conversation)
+    let passed = this.#findStoredPath(conversation)
     let { paths } = passed
     let isOneWay = paths.length === 1
     let edited: IndexTurn<Turn> | undefined
@@ -125,12 +125,12 @@ export class PrefixIndex<Turn> {
       paths = this.#follow(paths, key)
       isOneWay &&= paths.length < 2
       if (paths.length > 0) knownMessages = message.depth
-      if (!paths.some(isAnswered)) continue
+      if (!paths.some(endsAtCompletion)) continue
       passed = { message, paths }
       edited = undefined
     }
     if (isOneWay) this.#remember(passed, toolsKey)
-    const parent = choose(selectMostSimilar(passed.paths.filter(isAnswered)), paths)
+    const parent = chooseParent(selectMostSimilar(passed.paths.filter(endsAtCompletion)), paths)
     const isFork = parent !== undefined && parent.continuations.length > 0
     const sharedMessages = passed.message?.depth ?? 0
     return { parent, isFork, sharedMessages, knownMessages, edited, order, conversation }
@@ -181,7 +181,7 @@ export class PrefixIndex<Turn> {
   }
 
   /** Returns the last stored path of the request's conversation, or the root. */
-  #findPassage({ toolsKey, last }: ConversationKeys): ParentCandidate<Turn> {
+  #findStoredPath({ toolsKey, last }: ConversationKeys): ParentCandidate<Turn> {
     for (let message = last; message !== undefined; message = message.parent) {
       const way = ways.get(message)
       if (way?.index !== this || way.toolsKey !== toolsKey || way.forkCount !== this.#forkCount) continue
@@ -235,7 +235,7 @@ export class PrefixIndex<Turn> {
 }
 
 /** Returns whether the path ends at the completion of a turn. */
-function isAnswered<Turn>({ node }: EchoPath<Turn>): boolean {
+function endsAtCompletion<Turn>({ node }: EchoPath<Turn>): boolean {
   return node.answers.length > 0
 }
 
@@ -248,7 +248,7 @@ function selectMostSimilar<Turn>(paths: readonly EchoPath<Turn>[]): IndexTurn<Tu
  * Chooses the parent among turns that match equally well.
  * @param requests the ends of the paths along all messages of the request
  */
-function choose<Turn>(
+function chooseParent<Turn>(
   turns: readonly IndexTurn<Turn>[],
   requests: readonly EchoPath<Turn>[],
 ): IndexTurn<Turn> | undefined {

@@ -11,7 +11,7 @@ import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 
 /** The decoder of a completion's tokens, and the search for stop strings in its text. */
-export interface CompletionText {
+export interface CompletionTextReaders {
   readonly decoder: StreamingDecoder
   readonly stops: StopStrings
 }
@@ -60,7 +60,7 @@ export function createTextDecoder(model: TokenModel, body: SamplingFields): Comp
 }
 
 /** Creates the decoder and the stop-string search of a text completion. */
-export function createCompletionText({ tokenizer }: TokenModel, body: SamplingFields): CompletionText {
+export function createCompletionText({ tokenizer }: TokenModel, body: SamplingFields): CompletionTextReaders {
   const skipSpecialTokens = body.skip_special_tokens !== false
   return { decoder: new StreamingDecoder(tokenizer, { skipSpecialTokens }), stops: createStops(body) }
 }
@@ -77,7 +77,7 @@ export function createChatText(
   { tokenizer, parser, responses }: TokenModel,
   body: ChatBody,
   forcesCall: boolean,
-): CompletionText {
+): CompletionTextReaders {
   // A response template may search for any special token.
   const isByTemplate = !forcesCall && responses !== undefined
   const skipSpecialTokens = body.skip_special_tokens !== false && !isByTemplate

@@ -8,7 +8,7 @@ import { readInteger } from '../../../protocol/canonical/number-texts.ts'
 import type { GenerationRequest, SamplingFields } from '../../../protocol/canonical/request.ts'
 import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
-import type { CompletionText } from './completion-decoder.ts'
+import type { CompletionTextReaders } from './completion-decoder.ts'
 
 /** The end of a response, as an engine reports it. */
 export type ResponseEnd = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
@@ -35,7 +35,7 @@ interface ContinuationParts {
   /** The ids of tokens that end a completion if they are its last. */
   readonly endTokenIds: ReadonlySet<number>
   /** Creates a decoder and a stop-string search for the complete response. */
-  createText(): CompletionText
+  createText(): CompletionTextReaders
   /**
    * Returns a request whose prompt ends with the tokens so far.
    * @param limit the maximum number of further tokens; undefined: the engine's limit
@@ -82,7 +82,7 @@ export class SplitStopFinder {
   readonly #decoder: StreamingDecoder
   readonly #stops: StopStrings
 
-  constructor({ decoder, stops }: CompletionText) {
+  constructor({ decoder, stops }: CompletionTextReaders) {
     this.#decoder = decoder
     this.#stops = stops
   }

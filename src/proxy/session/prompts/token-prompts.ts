@@ -329,7 +329,7 @@ class TokenIdsPrompt extends TokenRequestPrompt {
       annotations: {
         ...start.annotations,
         ...annotations,
-        prompt: originToWire({ ...prompt, images }, mismatched),
+        prompt: toPromptAnnotation({ ...prompt, images }, mismatched),
       },
     }
   }
@@ -370,7 +370,7 @@ class FullContextPrompt extends TokenRequestPrompt {
     super(parts)
     this.request = parts.request
     const { prompt, annotations: note } = parts
-    const annotations = { ...note, prompt: originToWire(prompt, false) }
+    const annotations = { ...note, prompt: toPromptAnnotation(prompt, false) }
     this.response = createEmptyResponse({ promptTokenIds: prompt.ids, annotations }, 'length')
   }
 
@@ -426,7 +426,7 @@ function getImagesPart({ images }: PromptPlan, { imageRule }: TokenModel): { ima
  * Returns the prompt annotation. It contains only new images: the others are recorded with the turns that the prompt
  * extends.
  */
-function originToWire(
+function toPromptAnnotation(
   { origin, images, match }: Pick<PromptPlan, 'origin' | 'images' | 'match'>,
   mismatched: boolean,
 ): object {

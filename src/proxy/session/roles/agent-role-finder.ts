@@ -3,7 +3,7 @@ import { type AgentRole, type DeclaredAgentRole, isDeclaredRole } from './agent-
 import type { AgentRoleAnnotation } from './declared-role.ts'
 import {
   type MessagePath,
-  type Opening,
+  type OpeningKeys,
   type RoleInput,
   type RoleRequest,
   RoleRequestReader,
@@ -70,7 +70,7 @@ export class AgentRoleFinder {
     return line === 'compaction' ? 'main' : line
   }
 
-  #findByOpening(opening: Opening): AgentRole | undefined {
+  #findByOpening(opening: OpeningKeys): AgentRole | undefined {
     const { agent, task } = getSimilarityKeys(opening)
     for (const key of [...task, agent]) {
       const line = this.#openings.get(key)
@@ -128,7 +128,7 @@ function findContinuedRole(last: MessagePath, openingKey: string): AgentRole | u
 }
 
 /** Returns a key of the system prompt and the tools. */
-function getOpeningKey({ systemKey, toolsKey }: Opening): string {
+function getOpeningKey({ systemKey, toolsKey }: OpeningKeys): string {
   return `${systemKey}\n${toolsKey}`
 }
 
@@ -137,7 +137,10 @@ function getOpeningKey({ systemKey, toolsKey }: Opening): string {
  * change: a summary replaces the first message, tools change, or the system prompt contains the time. A missing part
  * does not count as equal, because a helper without tools may receive the same question.
  */
-function getSimilarityKeys({ systemKey, toolsKey, firstKey }: Opening): { agent: string; task: string[] } {
+function getSimilarityKeys({ systemKey, toolsKey, firstKey }: OpeningKeys): {
+  agent: string
+  task: string[]
+} {
   const task: string[] = []
   if (systemKey !== '' && firstKey !== '') task.push(`system\n${systemKey}\n${firstKey}`)
   if (toolsKey !== '' && firstKey !== '') task.push(`tools\n${toolsKey}\n${firstKey}`)

@@ -12,7 +12,7 @@ import type { AgentRole } from './agent-role.ts'
 export type RoleInput = Pick<TurnRecord, 'status' | 'lastMessage' | 'tools' | 'annotations'>
 
 /** The beginning of a conversation. The key of an absent part is empty. */
-export interface Opening {
+export interface OpeningKeys {
   readonly systemKey: string
   readonly toolsKey: string
   /** The key of the first message that is not a system message. */
@@ -56,7 +56,7 @@ interface RoleMessage {
 
 /** The opening and the last message of a request. */
 export interface RoleRequest {
-  readonly opening: Opening
+  readonly opening: OpeningKeys
   readonly last: MessagePath
 }
 

@@ -27,7 +27,7 @@ const MIN_SUMMARY_CHARS = 24
  * contain the excerpt of an attempt, the attempts whose excerpt they do not contain were rejected. If they contain no
  * excerpt, the outcome is unknown.
  */
-export class Compactions {
+export class CompactionRejections {
   readonly #rejected = new Set<string>()
   #attempts: SummaryAttempt[] = []
   /** The messages of the first attempt's request. */

@@ -63,7 +63,7 @@ export interface Attempt {
  * A client that does not send retry counts is assumed to retry in one case: its node crashed after a response, and the
  * first request to the next node is equal.
  */
-export class Retries {
+export class SessionAttempts {
   readonly #requests = new RequestKeys()
   readonly #nodes = new NodeHistory()
   readonly #attempts = new Map<string, Attempt[]>()

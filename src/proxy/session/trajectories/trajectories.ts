@@ -18,9 +18,9 @@ import {
   type Trajectory,
   type TrajectoryOptions,
 } from './assemble-row.ts'
-import { Compactions } from './compactions.ts'
+import { CompactionRejections } from './compactions.ts'
 import { readEngineRequests } from './engine-requests.ts'
-import { type AttemptTurn, findRepeatedByLast, Retries } from './retries.ts'
+import { type AttemptTurn, findRepeatedByLast, SessionAttempts } from './retries.ts'
 import type { RowLayout } from './row-details.ts'
 import { SessionImages } from './row-images.ts'
 import { type TrainableTurn, type TurnNode, TurnTree } from './turn-tree.ts'
@@ -73,8 +73,8 @@ export class TrajectoryBuilder {
   readonly #selection: Required<TurnSelection>
   readonly #lines = new AgentRoleFinder()
   readonly #tree = new TurnTree()
-  readonly #retries = new Retries()
-  readonly #compactions = new Compactions()
+  readonly #retries = new SessionAttempts()
+  readonly #compactions = new CompactionRejections()
   /** The policies of turns that have one, by turn id. */
   readonly #policies = new Map<string, string>()
   readonly #images = new SessionImages()
@@ -151,7 +151,7 @@ export class TrajectoryBuilder {
     return all
   }
 
-  /** Returns the ids of turns whose response never reached the agent, as determined by {@link Retries}. */
+  /** Returns the ids of turns whose response never reached the agent, as determined by {@link SessionAttempts}. */
   findSuperseded(): ReadonlySet<string> {
     const superseded = this.#retries.findSuperseded(this.#wasRead)
     return new Set([...superseded].filter((turnId) => this.#tree.has(turnId)))

@@ -14,7 +14,7 @@ export interface ChoiceSink {
 }
 
 /** The response handle of a request for several choices. */
-export interface Choices {
+export interface ChoicesHandle {
   /** The id of the first turn, which is the id of the response. */
   readonly turnId: string
   readonly startedAtMs: number
@@ -43,7 +43,7 @@ export async function beginChoices(
   agentRequest: AgentRequest,
   count: number,
   agentSignal: AbortSignal,
-): Promise<Choices> {
+): Promise<ChoicesHandle> {
   const others = new AbortController()
   const signal = AbortSignal.any([agentSignal, others.signal])
   const requestId = randomUUID()
@@ -67,7 +67,7 @@ export async function beginChoices(
 function readChoices(
   turns: readonly [ResponseHandle, ...ResponseHandle[]],
   others: AbortController,
-): Choices {
+): ChoicesHandle {
   const [{ turnId, startedAtMs }] = turns
   const completions = turns.map(({ completion }) => completion) as [Completion, ...Completion[]]
   const undelivered = async (reason?: ProxyError) => {

@@ -3,8 +3,8 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
 import { MAX_FRAME_BYTES } from '../../../../src/protocol/worker/protocol.ts'
-import { FrameReceiver } from '../../../../src/proxy/relay/frame-receiver.ts'
-import { FrameSender } from '../../../../src/worker/frame-sender.ts'
+import { FrameBuffer } from '../../../../src/proxy/relay/frame-buffer.ts'
+import { ResendBuffer } from '../../../../src/worker/resend-buffer.ts'
 import { limitRuns } from '../../../helpers/tier.ts'
 
 const WINDOW_BYTES = 30
@@ -12,7 +12,7 @@ const WINDOW_BYTES = 30
 /** A frame of this test: its number and one part of a text. */
 const write = (content: string) => (seq: number) => JSON.stringify([seq, content])
 
-function deliver(incoming: FrameReceiver, text: string): string {
+function deliver(incoming: FrameBuffer, text: string): string {
   const [seq, content] = JSON.parse(text) as [number, string]
   const verdict = incoming.judge(seq)
   if (verdict === 'new') incoming.receive([{ type: 'delta', content }], Buffer.byteLength(text))
@@ -24,8 +24,8 @@ const contents = (events: readonly GenerationEvent[]) =>
 
 /** Two state machines and a connection between them that the test can break. */
 class Exchange {
-  readonly outgoing = new FrameSender()
-  readonly incoming: FrameReceiver
+  readonly outgoing = new ResendBuffer()
+  readonly incoming: FrameBuffer
   readonly #windowBytes: number
   readonly sent: string[] = []
   readonly handedOn: unknown[] = []
@@ -37,7 +37,7 @@ class Exchange {
 
   constructor(windowBytes = WINDOW_BYTES) {
     this.#windowBytes = windowBytes
-    this.incoming = new FrameReceiver(windowBytes)
+    this.incoming = new FrameBuffer(windowBytes)
   }
 
   produce(): void {
@@ -146,17 +146,17 @@ t.test('a full window is released after a reconnect if its acknowledgement was l
 })
 
 t.test('a reconnecting worker gets acknowledgements of consumed frames only', async (t) => {
-  const incoming = new FrameReceiver(1_000)
+  const incoming = new FrameBuffer(1_000)
   incoming.receive([], 10)
   t.equal(incoming.take().acknowledge, undefined, 'too little for an immediate acknowledgement')
   incoming.receive([], 10)
   t.equal(incoming.acknowledge(), 1)
   t.equal(incoming.received, 2)
-  t.equal(new FrameReceiver(1_000).acknowledge(), undefined, 'nothing was consumed')
+  t.equal(new FrameBuffer(1_000).acknowledge(), undefined, 'nothing was consumed')
 })
 
 t.test('a frame after a missing one is a gap; one beyond the window is an overflow', async (t) => {
-  const incoming = new FrameReceiver(10)
+  const incoming = new FrameBuffer(10)
   t.equal(incoming.judge(2), 'gap')
   t.equal(incoming.judge(1), 'new')
   incoming.receive([], 10)
@@ -167,7 +167,7 @@ t.test('a frame after a missing one is a gap; one beyond the window is an overfl
 })
 
 t.test('acknowledgements are rare: one for each quarter of the window', async (t) => {
-  const incoming = new FrameReceiver(1_000)
+  const incoming = new FrameBuffer(1_000)
   const acks = []
   for (let i = 0; i < 100; i += 1) {
     incoming.receive([], 10)
@@ -185,7 +185,7 @@ t.test('acknowledgements are rare: one for each quarter of the window', async (t
 })
 
 t.test('a text beyond the frame limit is rejected, and the next one has its number', async (t) => {
-  const outgoing = new FrameSender()
+  const outgoing = new ResendBuffer()
   const most = 'x'.repeat(MAX_FRAME_BYTES)
   t.throws(() => outgoing.add(() => `${most}x`), { code: 'engine_failed' })
   t.ok(outgoing.hasRoom(1), 'no part of it is kept')
@@ -197,7 +197,7 @@ t.test('a text beyond the frame limit is rejected, and the next one has its numb
 })
 
 t.test('a request is delivered once its last frame was acknowledged', async (t) => {
-  const outgoing = new FrameSender()
+  const outgoing = new ResendBuffer()
   outgoing.add(write('a'))
   outgoing.acknowledge(1)
   t.notOk(outgoing.isDelivered, 'more frames may follow')

@@ -1,7 +1,7 @@
 /** Summaries that their agent rejected. */
 import t from 'tap'
 import type { AgentRole } from '../../../../../src/proxy/session/roles/agent-role.ts'
-import { Compactions } from '../../../../../src/proxy/session/trajectories/compactions.ts'
+import { CompactionRejections } from '../../../../../src/proxy/session/trajectories/compactions.ts'
 import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
 import { lastOfTexts } from '../../../../helpers/messages.ts'
 import { turnStep } from '../../../../helpers/turn-step.ts'
@@ -31,7 +31,7 @@ const compaction = (says: string | null, more: Partial<Call> = {}): Call => ({
 const goesOn = (...texts: string[]): Call => ({ line: 'main', messages: texts.map(user), says: 'On I go' })
 
 function getRejected(...calls: Call[]): string[] {
-  const compactions = new Compactions()
+  const compactions = new CompactionRejections()
   for (const [
     index,
     { line, messages, says = null, status = 'completed', annotations = '{}' },

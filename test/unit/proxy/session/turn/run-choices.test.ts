@@ -7,7 +7,7 @@ import type { GenerationEvent } from '../../../../../src/protocol/canonical/even
 import type { CompletionBody } from '../../../../../src/protocol/canonical/request.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
-import { beginChoices, type Choices } from '../../../../../src/proxy/session/turn/run-choices.ts'
+import { beginChoices, type ChoicesHandle } from '../../../../../src/proxy/session/turn/run-choices.ts'
 import { TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import type { OpenTurn, TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
@@ -48,7 +48,7 @@ function call(n: number, more: object = {}, retryCount = 0): SessionRequest {
   } as SessionRequest
 }
 
-async function read(choices: Choices): Promise<number[]> {
+async function read(choices: ChoicesHandle): Promise<number[]> {
   const order: number[] = []
   await choices.deliver({ write: ({ choice }) => void order.push(choice) as undefined })
   return order

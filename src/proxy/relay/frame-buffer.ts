@@ -20,8 +20,8 @@ interface FrameBatch {
 
 const NOTHING: readonly GenerationEvent[] = []
 
-/** The frames of one response that have been received, up to a window of unconsumed bytes. */
-export class FrameReceiver {
+/** A buffer of the received frames of one response, up to a window of unconsumed bytes. */
+export class FrameBuffer {
   readonly #windowBytes: number
   #events: GenerationEvent[] = []
   #bufferedBytes = 0

@@ -12,8 +12,8 @@ interface UnacknowledgedFrame {
   bytes: number
 }
 
-/** The numbered frames of one response. */
-export class FrameSender {
+/** The numbered frames of one response, which are retained until the proxy has acknowledged them. */
+export class ResendBuffer {
   /** The unacknowledged frames, in order. */
   #kept: UnacknowledgedFrame[] = []
   #keptBytes = 0
