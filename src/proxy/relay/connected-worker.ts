@@ -345,8 +345,9 @@ export class ConnectedWorker {
   }
 
   /**
-   * Sends the request again with the complete prompt, if the response reports that the worker has evicted its base.
-   * @returns whether it was sent
+   * Sends the request again with the complete prompt, if the response reports that the worker has evicted the ids on
+   * which the prompt is based.
+   * @returns whether the request was sent again
    */
   #resendIfBaseEvicted(
     sent: WorkerRequest,
@@ -382,7 +383,10 @@ export class ConnectedWorker {
       )
   }
 
-  /** Sets the warning of a version-1 worker whose response has text but no token ids. */
+  /**
+   * Sets the warning of a version-1 worker after a response with text but no token ids, and clears it after one with
+   * ids.
+   */
   #updateWarning({ error, completion_text: text, token_ids: ids }: CompletionResponseV1): void {
     if (error || !text) return
     this.warning = ids?.length ? undefined : NO_IDS

@@ -1,5 +1,6 @@
 /**
- * A request that a worker serves: receives the worker's frames and pushes their events to the receiver of the response.
+ * The handle of a request that a worker serves. It receives the worker's frames and pushes their events to the receiver
+ * of the response.
  */
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../base/errors.ts'

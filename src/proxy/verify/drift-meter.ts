@@ -70,7 +70,7 @@ interface DriftSample {
   readonly turnId: string
 }
 
-/** Verifies a sample of the turns that are offered to it. */
+/** A verifier of a sample of the turns that are offered to it. */
 export class DriftMeter {
   readonly #options: DriftMeterOptions
   readonly #waiting: DriftSample[] = []

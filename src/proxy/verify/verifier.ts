@@ -110,7 +110,7 @@ const ALTERNATIVES = 20
 /** The maximum number of changed prompts with which the negative control tries a turn. */
 const CONTROL_ATTEMPTS = 3
 
-/** Verifies turns with one engine. */
+/** A verifier of turns with one engine. */
 export class Verifier {
   readonly tolerance: Tolerance
   readonly #engine: EngineClient

@@ -134,7 +134,7 @@ export class Consumers {
       if (units.length === 0) return taken
       const trees = new Set(await this.#lease(lease, units))
       for (const unit of units) {
-        // Otherwise another process leased the unit first.
+        // A unit of which a session was not leased belongs to another process, which leased it first.
         if (!unit.every(({ key }) => trees.has(key.tree))) continue
         taken.push(unit)
         for (const { key } of unit) progress.leasedTrees.add(key.tree)

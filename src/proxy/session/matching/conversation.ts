@@ -138,7 +138,7 @@ class ToolCallPositions {
     return this.#indices.get(id)
   }
 
-  /** Adds the tool calls of the message that follows the last one. */
+  /** Adds the tool calls of the next message of the conversation. */
   add(message: Message): void {
     for (const [id, index] of listToolCallPositions(message)) this.#indices.set(id, index)
   }

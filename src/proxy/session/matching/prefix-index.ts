@@ -58,7 +58,7 @@ interface EchoPath<Turn> {
 
 const NONE: readonly never[] = []
 
-/** A message at which a request has passed a completion that it may continue. */
+/** A position in a request, and the paths to it. A turn whose completion is at the end of a path may be the parent. */
 interface ParentCandidate<Turn> {
   /** The request's message that echoes the completion; undefined: the position before all messages. */
   readonly message: Message | undefined
@@ -154,7 +154,7 @@ export class PrefixIndex<Turn> {
   add(match: PrefixMatch<Turn>, completion: CompletionMessage, turn: Turn): IndexTurn<Turn> {
     const { parent, sharedMessages, order, conversation } = match
     let request = parent?.completion ?? this.#getRoot(conversation.toolsKey)
-    // Start at the parent: the messages before it are echoes of sampled ones, which are already in the tree.
+    // Start after the parent: its messages and its completion, which the request repeats, are already in the tree.
     const isShared = ({ depth }: Message) => depth <= sharedMessages
     for (const message of getMessagesBetween(undefined, conversation.last, isShared)) {
       request = request.descend(getMessageKey(message), this.#forked)
@@ -246,7 +246,7 @@ function selectMostSimilar<Turn>(paths: readonly EchoPath<Turn>[]): IndexTurn<Tu
 
 /**
  * Chooses the parent among turns that match equally well.
- * @param requests the ends of the paths along all messages of the request
+ * @param requests the paths along all messages of the request; empty if some are not in the tree
  */
 function chooseParent<Turn>(
   turns: readonly IndexTurn<Turn>[],

@@ -8,7 +8,8 @@ export interface ToolArguments {
   /** Canonical JSON; the trimmed text if the arguments are not JSON or too large to be compared by value. */
   readonly text: string
   /**
-   * Whether the arguments are not a JSON object, which a client that must send an object would replace, or too large.
+   * Whether the arguments are too large to be compared by value, or are not a JSON object. A client that must send an
+   * object replaces arguments that are not one.
    */
   readonly malformed: boolean
 }

@@ -48,7 +48,7 @@ export class ChatPrompts implements Prompts {
 
   /**
    * @param countTokens counts tokens with the engines, which render the prompts
-   * @param store has the tool-call ids of turns that are not cached; absent: all others count as unknown
+   * @param store the source of the tool-call ids of turns that are not cached; absent: such ids count as unknown
    */
   constructor(countTokens: TokenCounter, store?: Pick<TurnStore, 'readOutlines'>) {
     this.#countTokens = countTokens
@@ -74,7 +74,7 @@ export class ChatPrompts implements Prompts {
     })
   }
 
-  /** Returns the given ids without those of recorded turns, which are read from the store once. */
+  /** Returns the given ids without those of recorded turns. Reads the turns once per session cache. */
   async #removeRecorded(
     unknown: readonly string[],
     { sessionId }: ChatGenerationRequest,
@@ -103,8 +103,8 @@ interface ChatPromptParts {
 }
 
 /**
- * Returns the request with the agent's messages, in which tool calls have the ids that the model sampled, because its
- * template renders them.
+ * Returns the request with the ids of tool calls replaced by those that the model sampled, because the template of the
+ * model renders them.
  */
 function withOriginalIds(request: ChatGenerationRequest, { callIds }: SessionMemory): ChatGenerationRequest {
   if (!callIds.hasOwn) return request
@@ -131,7 +131,7 @@ class ChatRequestPrompt implements RequestPrompt {
     const { memory } = parts
     this.request = request
     this.#parts = parts
-    // The turns are not read from the store, because reading them costs more than this measurement is worth.
+    // The turns are not read from the store, because reading them costs more than the comparison of prompts is worth.
     this.#turns = memory.turns ??= new SessionTurns(new PrefixIndex(memory.editedCalls))
   }
 

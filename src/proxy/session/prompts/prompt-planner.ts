@@ -130,7 +130,7 @@ function getEnding(body: ChatBody): PromptEnd | undefined {
   return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
 }
 
-/** The request to plan, and what is known about it. */
+/** The request whose prompt is planned, in the forms that planning reads, with the model and the session. */
 interface PlanningContext {
   readonly model: PlanningModel
   readonly session: PlanningSession
@@ -336,7 +336,7 @@ function rejectUnsupportedFields(body: ChatBody): void {
   rejectLongStops(body.stop)
   if (body.chat_template) reject('chat_template', "prompts are rendered with the model's own template")
   if (body.echo === true) reject('echo', 'a turn records what was sampled, not its prompt')
-  // An engine that truncates the prompt would sample after another one than the recorded.
+  // An engine that truncates the prompt would sample after another prompt than the recorded one.
   if (isSet(body.truncate_prompt_tokens)) reject('truncate_prompt_tokens', 'prompts are never cut')
   for (const field of ['functions', 'function_call'])
     if (isSet(body[field])) reject(field, 'use tools instead')

@@ -105,7 +105,7 @@ export class TextPrompt implements RequestPrompt {
     sampled: readonly number[],
     events: readonly GenerationEvent[],
   ): Promise<readonly GenerationEvent[]> {
-    // The events have no start if they are only an end.
+    // The decoder reads only the events after the start.
     const rest = events.filter((event) => event.type !== 'start')
     if (this.#decoder !== undefined) return this.#decoder.read(rest)
     const { decoder, missing } = await this.#decodeFirstPart(sampled)

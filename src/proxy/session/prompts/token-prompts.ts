@@ -215,8 +215,8 @@ export class TokenPrompts implements Prompts {
     const { request, prompt } = parts
     const contextLength = Math.min(this.#model.contextLength ?? Number.POSITIVE_INFINITY, contextTokens)
     const room = contextLength - prompt.ids.length
-    // If the room is unknown, the number of tokens left is not sent as a limit: an engine would reject one that is too
-    // large.
+    // If the context length is unknown, the number of tokens that the session has left is not sent as a limit: an
+    // engine would reject a limit that exceeds its context.
     const budget = Number.isFinite(room) ? Math.min(room, tokensLeft) : room
     if (room > 0) return new TokenIdsPrompt(parts, this.#model, budget)
     if (request.rejectOverlong || rejectsOverlong) throw createTooLongError(contextLength, prompt.ids.length)
@@ -393,7 +393,7 @@ async function* joinCompletions(turns: AsyncIterable<TurnStep>, ids: ToolCallIds
 
 function join(turn: TurnStep, final: Message): TurnStep {
   const completionText = joinTexts(readText(final.value), turn.completionText)
-  // Older records have only the turn whose message was continued, and not its parent.
+  // Older records name only the turn whose message was continued, and not the parent of that turn.
   const annotations = getDeclaredParent(turn) === undefined ? '{}' : turn.annotations
   return { ...turn, lastMessage: final.parent, completionText, annotations }
 }
@@ -408,7 +408,7 @@ function logMatch({ log }: ChatGenerationRequest, { origin, match }: PromptPlan)
   log?.logMatch({ reason, parent, reusedTokens, knownMessages: match.knownMessages })
 }
 
-/** Returns the body with the requested number of tokens limited to the room; unchanged if that is infinite. */
+/** Returns the body with the requested number of tokens, limited to `room`, as `max_tokens`. */
 function withBudget(body: ChatBody, room: number): ChatBody {
   const { max_completion_tokens: newer, max_tokens: older, ...rest } = body
   const requested = newer ?? older

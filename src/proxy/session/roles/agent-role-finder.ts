@@ -66,7 +66,7 @@ export class AgentRoleFinder {
 
   #continued({ opening, last }: RoleRequest): AgentRole | undefined {
     const line = findContinuedRole(last, getOpeningKey(opening))
-    // The main agent continues with its summary.
+    // A request that continues a compaction is one of the main agent, which continues with the summary.
     return line === 'compaction' ? 'main' : line
   }
 
@@ -114,9 +114,10 @@ function getDeclaredRole({ annotations }: RoleInput): AgentRoleAnnotation | unde
 }
 
 /**
- * Returns the role of the request that this one continues: the request with the most messages that are followed by a
- * completion here. If several requests had these messages, the one with the same system prompt and tools counts, else
- * the latest that is no side request: an agent does not continue a side request with another system prompt.
+ * Returns the role of the earlier request that a request continues: the one with the most messages that, followed by a
+ * completion, begin the continuing request. If several requests had these messages, the one with the same system prompt
+ * and tools counts, else the latest that is no side request: an agent does not continue a side request with another
+ * system prompt.
  * @param openingKey the {@link getOpeningKey} of the request
  */
 function findContinuedRole(last: MessagePath, openingKey: string): AgentRole | undefined {
@@ -134,8 +135,8 @@ function getOpeningKey({ systemKey, toolsKey }: OpeningKeys): string {
 
 /**
  * Returns the keys by which similar openings are found. Each key has two of the three parts, since one of them may
- * change: a summary replaces the first message, tools change, or the system prompt contains the time. A missing part
- * does not count as equal, because a helper without tools may receive the same question.
+ * change: a summary replaces the first message, tools change, or the system prompt contains the time. There is no task
+ * key with a missing part, because a helper without tools may receive the same question.
  */
 function getSimilarityKeys({ systemKey, toolsKey, firstKey }: OpeningKeys): {
   agent: string

@@ -11,7 +11,7 @@ import type { AgentRole } from './agent-role.ts'
 /** The fields of a turn that determine its agent role. */
 export type RoleInput = Pick<TurnRecord, 'status' | 'lastMessage' | 'tools' | 'annotations'>
 
-/** The beginning of a conversation. The key of an absent part is empty. */
+/** The keys of the parts of a conversation's beginning. The key of an absent part is empty. */
 export interface OpeningKeys {
   readonly systemKey: string
   readonly toolsKey: string

@@ -36,7 +36,7 @@ const RUNS = 'runs'
 /** The maximum size of an id in UTF-8. */
 export const MAX_SESSION_ID_BYTES = 512
 
-/** Matches control characters and unpaired surrogates, which cannot be encoded in UTF-8. */
+/** Matches control characters, and unpaired surrogates, which UTF-8 cannot encode. */
 const NO_TEXT = /[\p{Cc}\p{Cs}]/u
 
 /** The segments that clients and intermediate servers remove from a path, so that it would name another session. */

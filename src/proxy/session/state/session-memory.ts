@@ -30,7 +30,8 @@ export class SessionMemory {
   /** In chat mode: whether {@link turns} has all turns of the session that can be continued. */
   isComplete = false
   /**
-   * The idempotency keys of all earlier requests; undefined: unknown, because there were requests before this cache.
+   * The idempotency keys of all earlier requests; undefined: unknown, because the session had requests before this
+   * cache was created.
    */
   idempotencyKeys: Set<string> | undefined
   /** The prompt of the latest request with several choices. */
@@ -40,8 +41,8 @@ export class SessionMemory {
 
   get bytes(): number {
     const { requests, messages, prompts, turns, idempotencyKeys: keys } = this
-    // Counted once, because both caches share values until requests are added that have not become messages, and share
-    // ids of recorded turns.
+    // Shared data is counted once: `requests` and `messages` share values, except those of requests that have not become
+    // messages; `prompts` and `turns` share the ids of recorded turns.
     const values = Math.max(requests.valueBytes, messages.valueBytes)
     const ids = Math.max(prompts.idBytes, turns?.bytes ?? 0)
     const names = this.callIds.bytes + (keys?.size ?? 0) * KEY_BYTES

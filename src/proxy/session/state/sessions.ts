@@ -370,7 +370,7 @@ export class Sessions {
       const { shared } = this.#store
       await live.cancelRequests(() => createCancelledError(sessionId, how), this.#options.settleMs)
       await shared?.waitUntilValid()
-      // With a request that has not settled, a new epoch is claimed, which fences the request.
+      // If a cancelled request has not settled, a new epoch is claimed below, which fences the request's writes.
       if (live.epoch !== undefined && !live.isBusy) {
         try {
           return await write(live, live.epoch)

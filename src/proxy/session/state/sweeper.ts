@@ -110,7 +110,7 @@ export class Sweeper {
   async #defer(nowMs: number): Promise<SweepBacklog | undefined> {
     const { sessions, expired } = await this.#store.countSessions(Math.min(nowMs, this.#unseenUntilMs))
     const before = this.#backlog
-    // New sessions reduce the share of the deferred ones, which must not end the deferral.
+    // During a deferral, the share does not count: new sessions reduce it, and they must not end the deferral.
     const most = this.#sinceMs === undefined ? Math.max(MAX_NEGLIGIBLE, sessions * MAX_SHARE) : MAX_NEGLIGIBLE
     if (expired <= most) this.#endDeferral()
     else {

@@ -52,13 +52,13 @@ export interface Attempt {
 /**
  * The attempts of a session's requests. All turns must be added in index order, whatever their status.
  *
- * A retry declares that one earlier attempt of the same request delivered nothing to its client. If an attempt failed
- * or was aborted, and no other retry repeats it, it is this attempt, because the client observed the failure. Otherwise
- * one response was lost in transit: the latest one that is possible. All other responses are samples that the agent
- * received.
+ * A retry declares that one earlier attempt of the same request, which it repeats, delivered nothing to its client. If
+ * an attempt failed or was aborted, and no other retry repeats it, the retry repeats this attempt, because the client
+ * observed the failure. Otherwise one response was lost in transit: the latest one that is possible. All other
+ * responses are samples that the agent received.
  *
- * If the owner node of the session crashes before it responds, the node that forwarded the request repeats it, and
- * names the message in which it forwarded it before: that attempt delivered nothing.
+ * If the owner node of the session crashes before it responds, the node that forwarded the request forwards it again,
+ * and names the message of the lost attempt, which delivered nothing.
  *
  * A client that does not send retry counts is assumed to retry in one case: its node crashed after a response, and the
  * first request to the next node is equal.
@@ -110,8 +110,8 @@ export function findRepeatedByLast(
 }
 
 /**
- * The maximum number of attempts that are searched for a retry. Clients retry a few times; if one marks requests as
- * retries without end, only the latest attempts count.
+ * The maximum number of attempts that are searched for a retry. Clients retry a few times; if one marks all its
+ * requests as retries, only the latest attempts count.
  */
 const MAX_ATTEMPTS = 64
 
@@ -165,7 +165,7 @@ function findLatestAttempt(attempts: readonly Attempt[]): Attempt | undefined {
  */
 class NodeHistory {
   readonly #lastStarts = new Map<number, number>()
-  /** The identification of the current node. */
+  /** The index that identifies the current node. */
   #node = 0
 
   add(turn: AttemptTurn): Pick<Attempt, 'nodeMessageId' | 'lostMessageId' | 'resumedAt' | 'mayBeLost'> {

@@ -304,8 +304,8 @@ export class TurnRunner {
       signal.throwIfAborted()
       const last = await this.#generate(turn, prompt)
       await this.#close(turn, 'completed', null)
-      // Now the turn is durable, but its agent has not received it: a later request cannot continue it before this
-      // call, nor miss it.
+      // The turn is durable, but its agent has not received the end of the response. Every request that continues the
+      // turn therefore arrives after this call, and finds the turn in the cache.
       prompt.onCommitted(turn.completion)
       void turn.write([last])
     } catch (thrown) {
