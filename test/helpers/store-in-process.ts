@@ -107,7 +107,7 @@ function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
     db,
     CACHE_BYTES,
     () => files.check(),
-    () => files.checkRoom(),
+    () => files.checkFreeSpace(),
   )
   return { ...serveWrites(port, ends, writer, close), endedWell, migrated }
 }

@@ -85,14 +85,14 @@ export type PageTurn<T extends PageableTurn = TurnRecord> = Omit<
   T,
   'lastMessage' | 'promptPieces' | 'tools' | 'params'
 > & {
-  messages: PageList
-  prompt: PageList
+  messages: TextListDelta
+  prompt: TextListDelta
   tools: number | null
   params: number
 }
 
 /** A list of texts, as the difference from the list of the previous turn. */
-export interface PageList {
+export interface TextListDelta {
   /** The number of leading texts shared with the previous turn. */
   shared: number
   /** The ids of the texts after them. */
@@ -116,9 +116,9 @@ interface ReadingProgress extends ReadingPosition {
   /** The nodes from the root to the last turn's messages, and to its prompt. */
   messages: PathNode[]
   prompt: PathNode[]
-  textsGiven: Set<number>
+  returnedTexts: Set<number>
   /** The closed turns that were returned as steps: turn ids by row id. */
-  stepsGiven: Map<number, string>
+  returnedSteps: Map<number, string>
 }
 
 export class Reader implements TurnPages {
@@ -159,7 +159,7 @@ export class Reader implements TurnPages {
       reading,
       sessionId,
       (position) => this.#tables.listStepsAfter(position),
-      (row, { stepsGiven }) => this.#stepPart(row, stepsGiven),
+      (row, { returnedSteps }) => this.#stepPart(row, returnedSteps),
     )
   }
 
@@ -211,7 +211,7 @@ export class Reader implements TurnPages {
   #begin(sessionId: string): ReadingProgress | undefined {
     const tree = this.#tables.findTree(sessionId)
     if (tree === undefined) return undefined
-    const progress = { textsGiven: new Set<number>(), stepsGiven: new Map<number, string>() }
+    const progress = { returnedTexts: new Set<number>(), returnedSteps: new Map<number, string>() }
     return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], ...progress }
   }
 
@@ -296,7 +296,7 @@ export class Reader implements TurnPages {
    * Changes `path` so that it leads to `node`.
    * @returns the list of `node` as a difference from the list of the previous path
    */
-  #walkTo(node: number, path: PathNode[]): PageList {
+  #walkTo(node: number, path: PathNode[]): TextListDelta {
     const added: PathNode[] = []
     const runs: number[][] = []
     let index = node
@@ -318,8 +318,8 @@ export class Reader implements TurnPages {
   }
 
   #addText(id: number, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): void {
-    if (reading.textsGiven.has(id)) return
-    reading.textsGiven.add(id)
+    if (reading.returnedTexts.has(id)) return
+    reading.returnedTexts.add(id)
     const row = this.#tables.getText(id)!
     const text = this.#fullText(row)
     if (!computeTextHash(text).equals(row.hash)) throw createDamagedError(`Text ${id}`)

@@ -68,11 +68,11 @@ export class RequestWriter {
     { base, texts }: TextListMessage,
     put: (text: TextWithHash, parent: number) => number,
   ): TextListNode {
-    if (base.depth > 0 && this.#nodeAt(tree, base.link)?.id !== base.node)
+    if (base.depth > 0 && this.#findNode(tree, base.link)?.id !== base.node)
       throw new Error('the list that a request extends is not stored')
     const hashed = texts.map((text) => ({ text, hash: computeTextHash(text) }))
     const links = computeLinks(hashed, base.link)
-    const known = this.#deepestKnown(tree, links, base)
+    const known = this.#findDeepestStored(tree, links, base)
     const added = hashed.slice(known.depth - base.depth)
     if (added.length === 0) return known
     const rows = added.map((text) => put(text, known.node))
@@ -105,15 +105,15 @@ export class RequestWriter {
    * Returns the longest prefix of the list that is stored. Searches from the end, because most of the list may be
    * stored already: a client may repeat a request before the writer has replied to the first one.
    */
-  #deepestKnown(tree: number, links: readonly string[], base: TextListNode): TextListNode {
+  #findDeepestStored(tree: number, links: readonly string[], base: TextListNode): TextListNode {
     for (let index = links.length - 1; index >= 0; index -= 1) {
-      const node = this.#nodeAt(tree, links[index]!)
+      const node = this.#findNode(tree, links[index]!)
       if (node !== undefined) return { node: node.id, depth: node.depth, link: links[index]! }
     }
     return base
   }
 
-  #nodeAt(tree: number, link: string): { id: number; depth: number } | undefined {
+  #findNode(tree: number, link: string): { id: number; depth: number } | undefined {
     return this.#tables.findNode(tree, Buffer.from(link, 'latin1'))
   }
 

@@ -14,7 +14,7 @@ const BATCH = 32
 
 export interface SearchPart extends Pick<SearchPage, 'hits'> {
   /** The turn before which to continue; absent: the search is complete. */
-  lookOnBefore?: number
+  continueBefore?: number
 }
 
 export type SearchRequest = Omit<TurnSearch, 'cursor'> & {
@@ -68,10 +68,10 @@ export async function searchBatch(source: SearchSource, part: SearchRequest): Pr
       const { turnId, index, startedAtMs } = turn
       hits.push({ session, turnId, index, startedAtMs, ...match })
       found.set(session.sessionId, (found.get(session.sessionId) ?? 0) + 1)
-      if (hits.length === part.limit) return { hits, lookOnBefore: turn.id }
+      if (hits.length === part.limit) return { hits, continueBefore: turn.id }
     }
   }
-  return { hits, lookOnBefore: before }
+  return { hits, continueBefore: before }
 }
 
 /** The time limit of a page: after it the page ends with the hits so far and a cursor. */
@@ -96,7 +96,7 @@ export async function searchPage(
       full: [...full].filter(isFull).map(([sessionId]) => sessionId),
     })
     hits.push(...part.hits)
-    at = part.lookOnBefore
+    at = part.continueBefore
   }
   return { hits, ...(at !== undefined && { nextCursor: encodeSearchCursor(at) }) }
 }

@@ -11,11 +11,7 @@ import {
   matchesFilter,
   type SessionFilterFields,
 } from '../port/session-list.ts'
-import {
-  type AggregateList,
-  aggregateSessions,
-  type SessionAggregateFields,
-} from '../port/session-summary.ts'
+import { type AggregateMap, aggregateSessions, type SessionAggregateFields } from '../port/session-summary.ts'
 import type {
   NewSession,
   Reward,
@@ -158,14 +154,14 @@ function createRowFilter({
 /** The result of examining one batch of sessions for a list. */
 export interface ListPart extends SessionPage {
   /** The cursor at which to continue; absent: the page is complete. */
-  lookOnFrom?: string
+  continueFrom?: string
 }
 
 /** The aggregate of one batch of sessions. */
 export interface AggregatePart {
-  tallies: AggregateList
+  tallies: AggregateMap
   /** The row id after which to continue; absent: this is the last batch. */
-  countOnAfter?: number
+  continueAfter?: number
 }
 
 /** The columns that aggregates read. */
@@ -319,7 +315,7 @@ export function buildListPart(rows: Iterable<SessionRow>, query: SessionQuery, m
     last = { value: getSortValue(session, order), key: row.id }
     examined += 1
     if (examined < most) continue
-    page.lookOnFrom = getCursor()
+    page.continueFrom = getCursor()
     break
   }
   return page
@@ -333,5 +329,5 @@ export function buildAggregatePart(
 ): AggregatePart {
   const sessions = rows.map(toAggregateFields).filter((session) => matchesFilter(session, filter))
   const tallies = aggregateSessions(sessions, by)
-  return rows.length < SESSIONS_AT_ONCE ? { tallies } : { tallies, countOnAfter: rows.at(-1)!.id }
+  return rows.length < SESSIONS_AT_ONCE ? { tallies } : { tallies, continueAfter: rows.at(-1)!.id }
 }

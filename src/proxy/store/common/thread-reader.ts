@@ -4,7 +4,7 @@ import { getAncestor, type Message, MessageTree } from '../../../protocol/canoni
 import { CONSUMER_READS, type ConsumerReader } from '../port/consumers.ts'
 import { IMPORT_READS, type ImportReader } from '../port/imports.ts'
 import { decodeCursor, getOrder } from '../port/session-list.ts'
-import { type AggregateList, addAggregates, sumTotals, toGroups } from '../port/session-summary.ts'
+import { type AggregateMap, addAggregates, sumTotals, toGroups } from '../port/session-summary.ts'
 import { decodeSearchCursor } from '../port/turn-search.ts'
 import {
   SESSION_READS,
@@ -23,7 +23,7 @@ import {
 } from '../port/turn-store.ts'
 import type { RemoteMethods } from './calls.ts'
 import { keepIndexing } from './keep-indexing.ts'
-import type { PageableTurn, PageList, PageTurn, ReaderMethods, TurnPage } from './reader.ts'
+import type { PageableTurn, PageTurn, ReaderMethods, TextListDelta, TurnPage } from './reader.ts'
 import { searchPage } from './search.ts'
 import type { AggregatePart } from './session-rows.ts'
 import { forwardMethods, type StoreThread } from './store-thread.ts'
@@ -59,12 +59,12 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
   async listSessions(query: SessionQuery): Promise<SessionPage> {
     if (query.cursor !== undefined) decodeCursor(query.cursor, getOrder(query))
     const { sessions, ...found } = await this.#thread.execute('listSessions', [query])
-    let { lookOnFrom, nextCursor } = found
-    while (lookOnFrom !== undefined) {
-      const rest = { ...query, limit: query.limit - sessions.length, cursor: lookOnFrom }
+    let { continueFrom, nextCursor } = found
+    while (continueFrom !== undefined) {
+      const rest = { ...query, limit: query.limit - sessions.length, cursor: continueFrom }
       const more = await this.#thread.execute('listSessions', [rest])
       sessions.push(...more.sessions)
-      ;({ lookOnFrom, nextCursor } = more)
+      ;({ continueFrom, nextCursor } = more)
     }
     return { sessions, ...(nextCursor !== undefined && { nextCursor }) }
   }
@@ -98,13 +98,13 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
   }
 
   /** Aggregates in parts, so that other commands of the thread need not wait for the complete aggregate. */
-  async #tally(filter: SessionFilter, by?: string): Promise<AggregateList> {
-    const aggregates: AggregateList = new Map()
+  async #tally(filter: SessionFilter, by?: string): Promise<AggregateMap> {
+    const aggregates: AggregateMap = new Map()
     let after: number | undefined = 0
     while (after !== undefined) {
       const part: AggregatePart = await this.#thread.execute('tallySessions', [filter, by, after])
       addAggregates(aggregates, part.tallies)
-      after = part.countOnAfter
+      after = part.continueAfter
     }
     return aggregates
   }
@@ -190,7 +190,7 @@ class TurnAssembler {
     } as unknown as T
   }
 
-  #next(list: readonly string[], { shared, added }: PageList): readonly string[] {
+  #next(list: readonly string[], { shared, added }: TextListDelta): readonly string[] {
     return [...list.slice(0, shared), ...added.map((id) => this.#text(id))]
   }
 

@@ -78,11 +78,11 @@ export interface Aggregate {
 }
 
 /** Aggregates by the value of a metadata key; the aggregate of all sessions has the key `undefined`. */
-export type AggregateList = Map<GroupValue | undefined, Aggregate>
+export type AggregateMap = Map<GroupValue | undefined, Aggregate>
 
 /** Aggregates sessions. @param by the metadata key; sessions without it are ignored. Absent: all sessions together */
-export function aggregateSessions(sessions: Iterable<SessionAggregateFields>, by?: string): AggregateList {
-  const aggregates: AggregateList = new Map()
+export function aggregateSessions(sessions: Iterable<SessionAggregateFields>, by?: string): AggregateMap {
+  const aggregates: AggregateMap = new Map()
   for (const session of sessions) {
     const value = by === undefined ? undefined : getGroupValue(session, by)
     if (by !== undefined && value === undefined) continue
@@ -94,7 +94,7 @@ export function aggregateSessions(sessions: Iterable<SessionAggregateFields>, by
 }
 
 /** Merges the aggregates of other sessions into `aggregates`. */
-export function addAggregates(aggregates: AggregateList, more: AggregateList): void {
+export function addAggregates(aggregates: AggregateMap, more: AggregateMap): void {
   for (const [value, { counts, rewards, components, createdAtMs }] of more) {
     const target = getOrCreateAggregate(aggregates, value)
     for (const name of Object.keys(counts) as (keyof Aggregate['counts'])[])
@@ -106,13 +106,13 @@ export function addAggregates(aggregates: AggregateList, more: AggregateList): v
 }
 
 /** Returns the totals. @param aggregates the aggregate of all sessions together */
-export function sumTotals(aggregates: AggregateList): SessionTotals {
+export function sumTotals(aggregates: AggregateMap): SessionTotals {
   const { counts, rewards } = getOrCreateAggregate(aggregates, undefined)
   return { ...counts, rewards: { ...toStatistics(rewards), histogram: toHistogram(rewards) } }
 }
 
 /** Returns the groups, the newest first. @param aggregates the aggregates by the value of a metadata key */
-export function toGroups(aggregates: AggregateList, passReward?: number): SessionGroup[] {
+export function toGroups(aggregates: AggregateMap, passReward?: number): SessionGroup[] {
   const groups = [...aggregates].map(([value, { counts, createdAtMs, rewards, components }]) => ({
     value: value!,
     ...counts,
@@ -134,7 +134,7 @@ export function getGroupValue(
   return isPlain ? value : undefined
 }
 
-function getOrCreateAggregate(aggregates: AggregateList, value: GroupValue | undefined): Aggregate {
+function getOrCreateAggregate(aggregates: AggregateMap, value: GroupValue | undefined): Aggregate {
   const existing = aggregates.get(value)
   if (existing !== undefined) return existing
   const counts = {

@@ -35,7 +35,7 @@ export const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interva
 const LEASE_END = `clock_timestamp() + interval '${LEASE_S} s'`
 
 /** A lease of this node, as it was taken. */
-export interface OwnerLease {
+export interface NodeLease {
   readonly id: number
   readonly slot: number
   readonly epoch: number
@@ -50,7 +50,7 @@ export interface OwnerLease {
  * @throws ProxyError `start_failed` if newer nodes have meanwhile migrated the tables to a version that this one cannot
  *   use
  */
-export async function takeLease(client: Client, name: string): Promise<OwnerLease> {
+export async function acquireLease(client: Client, name: string): Promise<NodeLease> {
   const lease = await runInTransaction(client, async () => {
     await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
     const { rows: before } = await client.query<{ id: number }>(
@@ -94,7 +94,7 @@ export async function takeLease(client: Client, name: string): Promise<OwnerLeas
  * Marks the lease's node as running for as long as the connection lives. The lock is shared, since two connections of a
  * node hold it: the loss of one of them must not let another node of the same name end the lease.
  */
-export async function lockLease(client: Client, { id }: Pick<OwnerLease, 'id'>): Promise<void> {
+export async function lockLease(client: Client, { id }: Pick<NodeLease, 'id'>): Promise<void> {
   await client.query(`SELECT pg_try_advisory_lock_shared(${CONNECTIONS_LOCK}, $1::int)`, [id])
 }
 

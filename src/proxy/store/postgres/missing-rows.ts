@@ -5,7 +5,7 @@ import { REQUEST_COLUMNS } from '../common/turn-columns.ts'
 import { fromDriver } from './columns.ts'
 import type { RowCache } from './row-cache.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
-import type { SessionOwnershipRow } from './writer-sessions.ts'
+import type { WriterSessionRow } from './writer-sessions.ts'
 import { getKey, type NodePosition, type TurnEndColumns, type WriterTables } from './writer-tables.ts'
 
 /** The columns of a turn's tokens, as {@link SequenceRow} names them. */
@@ -30,7 +30,7 @@ interface CacheQuery<K, V, R> {
   toEntry(row: R): [K, V]
 }
 
-const SESSIONS: CacheQuery<string, SessionOwnershipRow, SessionOwnershipRow> = {
+const SESSIONS: CacheQuery<string, WriterSessionRow, WriterSessionRow> = {
   sql: `${SELECT_SESSIONS} WHERE session_id = ANY($1::text[])`,
   toValues: (sessionIds) => [sessionIds],
   toEntry: (row) => [row.session_id, row],

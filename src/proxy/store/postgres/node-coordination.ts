@@ -103,16 +103,16 @@ export class PostgresNodeCoordination implements NodeCoordination {
 
   async readOwner(sessionId: string): Promise<NodeStatus | undefined> {
     await this.waitUntilValid()
-    return this.#other(await this.#writer.execute('ownerOf', [sessionId]))
+    return this.#findOther(await this.#writer.execute('ownerOf', [sessionId]))
   }
 
   async claimRollout(rolloutId: string): Promise<NodeStatus | undefined> {
     await this.waitUntilValid()
-    return this.#other(await this.#writer.execute('claimRollout', [rolloutId]))
+    return this.#findOther(await this.#writer.execute('claimRollout', [rolloutId]))
   }
 
   async findRollout(rolloutId: string): Promise<NodeStatus | undefined> {
-    return this.#other(await this.#writer.execute('findRollout', [rolloutId]))
+    return this.#findOther(await this.#writer.execute('findRollout', [rolloutId]))
   }
 
   releaseRollout(rolloutId: string): Promise<void> {
@@ -124,7 +124,7 @@ export class PostgresNodeCoordination implements NodeCoordination {
    * @param owner the number of the lease
    * @returns undefined: there is no owner, or it is this node
    */
-  #other(owner: number | undefined): NodeStatus | undefined {
+  #findOther(owner: number | undefined): NodeStatus | undefined {
     if (owner === undefined || owner === this.#lease) return undefined
     const existing = this.#proxies.find(({ id }) => id === owner)
     // If the node is not listed, its lease is expiring, or was taken a moment ago.

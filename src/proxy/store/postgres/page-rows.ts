@@ -185,7 +185,9 @@ export class PageFetch {
     const ofTurns = this.#rows.turns.flatMap(({ tools, params }) =>
       tools === null ? [params] : [tools, params],
     )
-    const wanted = removeDuplicateIds([...inNodes, ...ofTurns]).filter((id) => !reading?.textsGiven.has(id))
+    const wanted = removeDuplicateIds([...inNodes, ...ofTurns]).filter(
+      (id) => !reading?.returnedTexts.has(id),
+    )
     const rows = await this.#select<TextRow & { id: number }>(
       'SELECT id, echo_of, blobs, body, hash FROM llm_proxy.texts WHERE id = ANY($1::bigint[])',
       [wanted],
@@ -223,7 +225,7 @@ export class PageFetch {
     const isKnown = (id: number) =>
       sequences.has(id) ||
       this.#reader.hasCachedTokens(id) ||
-      (tokens === 'steps' && reading?.stepsGiven.has(id) === true)
+      (tokens === 'steps' && reading?.returnedSteps.has(id) === true)
     const bases = turns.flatMap(({ prompt_base: base }) => (base === null || isKnown(base) ? [] : [base]))
     if (bases.length === 0) return
     for (const row of await this.#select<SequenceRow>(SEQUENCE_CHAIN, [removeDuplicateIds(bases)]))

@@ -7,10 +7,10 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import { isConnectionLoss } from './connection.ts'
 import type { GroupResult, GroupStatement } from './group-statement.ts'
-import { endLeases, type OwnerLease, takeLease } from './lease.ts'
+import { acquireLease, endLeases, type NodeLease } from './lease.ts'
 
 /** A function that waits for a new connection. It rejects with the reason after `patienceMs`. */
-export type DatabaseReconnector = (patienceMs: number, lease: OwnerLease) => Promise<Client>
+export type DatabaseReconnector = (patienceMs: number, lease: NodeLease) => Promise<Client>
 
 /** The time limit of a command that has changed nothing and waits for the database. */
 export const PATIENCE_MS = 10_000
@@ -28,7 +28,7 @@ export class WriterConnection {
   readonly #reconnect: DatabaseReconnector
   readonly #name: string
   #client: Client
-  #lease: OwnerLease
+  #lease: NodeLease
   /** The epoch of this connection. */
   #epoch: number
   /** The number of the last committed group. */
@@ -37,10 +37,10 @@ export class WriterConnection {
 
   /** Acquires a lease. @param name name of the machine or pod */
   static async open(client: Client, reconnect: DatabaseReconnector, name: string): Promise<WriterConnection> {
-    return new WriterConnection(client, reconnect, name, await takeLease(client, name))
+    return new WriterConnection(client, reconnect, name, await acquireLease(client, name))
   }
 
-  private constructor(client: Client, reconnect: DatabaseReconnector, name: string, lease: OwnerLease) {
+  private constructor(client: Client, reconnect: DatabaseReconnector, name: string, lease: NodeLease) {
     this.#client = client
     this.#reconnect = reconnect
     this.#name = name
@@ -50,7 +50,7 @@ export class WriterConnection {
   }
 
   /** The lease. It is another object after {@link renew}: all cached rows are invalid then. */
-  get lease(): OwnerLease {
+  get lease(): NodeLease {
     return this.#lease
   }
 
@@ -113,7 +113,7 @@ export class WriterConnection {
 
   /** Acquires a new lease, after another node has ended this one. */
   async renew(): Promise<void> {
-    const lease = await this.run((client) => takeLease(client, this.#name))
+    const lease = await this.run((client) => acquireLease(client, this.#name))
     this.#lease = lease
     this.#epoch = lease.epoch
     this.#group = lease.group

@@ -27,12 +27,12 @@ const SESSION_CHARS = 500
 const FIRST_EPOCH = 1
 
 /** A cached session. It is valid while its `version` equals that of the committed row. */
-export interface SessionOwnershipRow extends SessionRow, OwnershipRow {
+export interface WriterSessionRow extends SessionRow, OwnershipRow {
   version: number
 }
 
-export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
-  readonly rows = new RowCache<string, SessionOwnershipRow>(MAX_SESSION_CHARS, countSessionChars)
+export class WriterSessions extends SessionWriter<WriterSessionRow> {
+  readonly rows = new RowCache<string, WriterSessionRow>(MAX_SESSION_CHARS, countSessionChars)
   readonly #changes: GroupChanges
   readonly #lease: number
   /** Ids of the sessions that the group depends on. */
@@ -52,7 +52,7 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
   }
 
   /** The cached rows that the group depends on. */
-  get dependencies(): SessionOwnershipRow[] {
+  get dependencies(): WriterSessionRow[] {
     return [...this.#dependencies].flatMap((sessionId) => this.rows.getCommitted(sessionId) ?? [])
   }
 
@@ -73,22 +73,22 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
     return creation.created && session.isOwn ? { ...creation, epoch: FIRST_EPOCH } : creation
   }
 
-  protected insert(session: Omit<SessionRow, 'id'>, isOwn: boolean): SessionOwnershipRow {
+  protected insert(session: Omit<SessionRow, 'id'>, isOwn: boolean): WriterSessionRow {
     const id = this.#changes.allocateId('sessions')
     const ownership = isOwn ? { owner: this.#lease, epoch: FIRST_EPOCH } : { owner: 0, epoch: 0 }
-    const row: SessionOwnershipRow = { ...session, id, ...ownership, version: 0 }
+    const row: WriterSessionRow = { ...session, id, ...ownership, version: 0 }
     this.#changes.insert('sessions', { id })
     this.rows.set(session.session_id, row)
     return row
   }
 
-  protected update(row: SessionOwnershipRow, change: Partial<SessionRow>): SessionOwnershipRow {
+  protected update(row: WriterSessionRow, change: Partial<SessionRow>): WriterSessionRow {
     const changed = { ...row, ...change, version: row.version + 1 }
     this.rows.set(row.session_id, changed)
     return changed
   }
 
-  protected remove({ id, session_id: sessionId }: SessionOwnershipRow): void {
+  protected remove({ id, session_id: sessionId }: WriterSessionRow): void {
     this.#changes.deleteSession(id)
     this.rows.set(sessionId, undefined)
   }
@@ -118,7 +118,7 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
   }
 
   /** Finds a session, and makes the group depend on its row. */
-  find(sessionId: string): SessionOwnershipRow | undefined {
+  find(sessionId: string): WriterSessionRow | undefined {
     this.#dependencies.add(sessionId)
     return this.rows.get(sessionId)
   }
@@ -131,6 +131,6 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
   }
 }
 
-function countSessionChars({ metadata, sampling_params: params, marks }: SessionOwnershipRow): number {
+function countSessionChars({ metadata, sampling_params: params, marks }: WriterSessionRow): number {
   return SESSION_CHARS + metadata.length + params.length + (marks?.length ?? 0)
 }

@@ -18,7 +18,7 @@ import {
 import type { CompletionRow, StepRow } from '../common/turn-rows.ts'
 import { GroupChanges, type NextIds } from './group-changes.ts'
 import type { GroupStatement } from './group-statement.ts'
-import type { OwnerLease } from './lease.ts'
+import type { NodeLease } from './lease.ts'
 import { RowCache, UndoLog } from './row-cache.ts'
 import { WriterSessions } from './writer-sessions.ts'
 
@@ -64,7 +64,7 @@ export class WriterTables implements TurnTables {
   /** The turn that {@link findEnded} returned last. */
   #lastEnded: { key: string; row: TurnEndColumns } | undefined
 
-  constructor({ id, slot, nextIds }: Pick<OwnerLease, 'id' | 'slot' | 'nextIds'>) {
+  constructor({ id, slot, nextIds }: Pick<NodeLease, 'id' | 'slot' | 'nextIds'>) {
     this.#changes = new GroupChanges(slot, nextIds)
     this.sessions = new WriterSessions(this.#changes, id)
   }

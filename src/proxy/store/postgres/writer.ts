@@ -35,7 +35,7 @@ import { bindQueries } from './connection.ts'
 import { consumerWrites } from './consumers.ts'
 import { GroupStatement } from './group-statement.ts'
 import { importWrites } from './imports.ts'
-import { claimSession, freeSessions, type OwnerLease } from './lease.ts'
+import { claimSession, freeSessions, type NodeLease } from './lease.ts'
 import { loadMissingRows } from './missing-rows.ts'
 import { purgeRows } from './purge.ts'
 import { IS_EXPIRED } from './select-sessions.ts'
@@ -62,7 +62,7 @@ interface WriterOptions {
 
 /** The caches, and the methods that change them. They are valid under one lease. */
 interface WriterState {
-  readonly lease: OwnerLease
+  readonly lease: NodeLease
   readonly tables: WriterTables
   readonly turns: TurnWriter
   readonly methods: SessionWriteMethods

@@ -21,7 +21,7 @@ const OWNER_ONLY = 0o600
  * The size of the probe, which exceeds most turns: a commit of a few bytes succeeds even on a disk that is too full for
  * any turn.
  */
-const ROOM_BYTES = 1024 * 1024
+const PROBE_BYTES = 1024 * 1024
 
 /** Creates a missing file as an empty one, which is a new database. @throws the file system's error */
 export function createOwnerOnly(path: string): void {
@@ -76,9 +76,9 @@ export class DatabaseFiles {
    * Checks for free disk space: writes a file beside the database and removes it.
    * @throws ProxyError `store_failed` if it does not fit
    */
-  checkRoom(): void {
+  checkFreeSpace(): void {
     try {
-      writeFileSync(this.#probe, Buffer.alloc(ROOM_BYTES), { mode: OWNER_ONLY })
+      writeFileSync(this.#probe, Buffer.alloc(PROBE_BYTES), { mode: OWNER_ONLY })
     } catch (cause) {
       const { code = 'unknown error' } = cause as NodeJS.ErrnoException
       const message = `there is not enough disk space for a turn next to the database (${code})`

@@ -23,7 +23,7 @@ function open({ path, durability, servesAgents, cacheBytes }: SqliteWriterConfig
       db,
       cacheBytes,
       () => files.check(),
-      () => files.checkRoom(),
+      () => files.checkFreeSpace(),
     )
     const loop = new WriterLoop(writer, close, {
       reply: (replies) => port.postMessage(replies),

@@ -39,13 +39,13 @@ export class Writer {
 
   /**
    * @param checkFiles throws if the database's files were removed or replaced
-   * @param checkRoom throws if the disk has no room for a turn
+   * @param checkFreeSpace throws if the disk has too little free space for a turn
    */
   constructor(
     db: Database.Database,
     cacheBytes: number,
     checkFiles: () => void = () => {},
-    checkRoom: () => void = () => {},
+    checkFreeSpace: () => void = () => {},
   ) {
     this.#checkFiles = checkFiles
     const sessions = new SqliteSessionWriter(db)
@@ -55,7 +55,7 @@ export class Writer {
       ...createSessionWriteMethods(this.#turns, sessions, this.#unopened),
       sweep: (...args) => sessions.sweep(...args),
       tryCommit: () => {
-        checkRoom()
+        checkFreeSpace()
         const version = db.pragma('user_version', { simple: true })
         db.pragma(`user_version = ${version}`)
       },

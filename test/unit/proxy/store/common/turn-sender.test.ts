@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import type { ThreadReply } from '../../../../../src/proxy/store/common/calls.ts'
-import type { PageList } from '../../../../../src/proxy/store/common/reader.ts'
+import type { TextListDelta } from '../../../../../src/proxy/store/common/reader.ts'
 import type {
   RequestReply,
   TurnMessage,
@@ -27,7 +27,7 @@ function openWriter(t: Test) {
     const texts = new Map<number, string>()
     let messages: string[] = []
     let chunks: string[] = []
-    const next = (list: string[], { shared, added }: PageList) => [
+    const next = (list: string[], { shared, added }: TextListDelta) => [
       ...list.slice(0, shared),
       ...added.map((id) => texts.get(id)!),
     ]
