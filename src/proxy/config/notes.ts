@@ -24,7 +24,7 @@ export function namesNoEngine({ engineUrls, engineKind }: ServeConfig | WorkerCo
   return engineUrls.length === 0 && engineKind === 'auto'
 }
 
-/** Returns notes about the configuration, on access to recorded data, its origin and its lifetime. */
+/** Returns notes about risks of the configuration: who has access, which engine serves, and how long data is stored. */
 export function listNotes(config: ServeConfig): string[] {
   const { host, db, adminKeys, agentKeySecrets, tlsCert, trustedProxies } = config
   const notes: [applies: boolean, note: string][] = [
@@ -34,7 +34,7 @@ export function listNotes(config: ServeConfig): string[] {
     ],
     [
       adminKeys.length > 0 && agentKeySecrets.length === 0,
-      'Agents have no keys of their own: without --agent-key-secret only an admin key makes LLM calls.',
+      'Agents have no keys of their own: without --agent-key-secret LLM requests need an admin key.',
     ],
     [
       adminKeys.length > 0 && !isLoopback(host) && tlsCert === undefined && trustedProxies.length === 0,

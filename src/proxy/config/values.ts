@@ -180,8 +180,8 @@ function isNetwork(text: string): boolean {
 }
 
 /**
- * The minimum length of a key, which prevents guessing: an agent with its own key could try values without
- * interruption.
+ * The minimum length of a key, so that keys cannot be guessed: an agent that is connected with its own key could try
+ * others without interruption.
  */
 const MIN_KEY_LENGTH = 16
 

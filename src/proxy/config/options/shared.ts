@@ -44,7 +44,7 @@ export const db = {
   default: './llm-proxy.db',
 } as const
 
-/** The option of a command that connects to a running proxy. */
+/** The address of the proxy, for a command that connects to a running one. */
 export const proxyUrl = {
   flag: 'url',
   type: 'url',
@@ -112,7 +112,7 @@ export const tlsCa = {
 
 export const adminKeys = { ...keyOption, flag: 'admin-key' } as const
 
-/** The option of a command that connects to a running proxy. */
+/** The key of the proxy, for a command that connects to a running one. */
 export const proxyKeys = { ...adminKeys, help: 'Key of the proxy; @file reads it from a file' } as const
 
 /** The rows to select from a session that branched. */

@@ -10,7 +10,7 @@ import type { WriteMethods } from './write-methods.ts'
 /** The maximum number of operations in a group, which bounds the time that the first one waits for the last. */
 export const MAX_GROUP = 512
 
-/** The maximum work of a group of several operations; see {@link getWork}. */
+/** The work at which no further short operation is added to a group; see {@link getWork}. */
 const MAX_GROUP_WORK = 4096
 
 /** Operations with more work count as long: they take several milliseconds. */

@@ -1,6 +1,6 @@
 /**
- * The command loop of the reader thread: serves commands one after the other, and replies to each with a separate
- * message.
+ * The command loop of the reader thread: starts commands in the order of arrival, and replies to each with a separate
+ * message when it has completed.
  */
 import type { Transferable } from 'node:worker_threads'
 import {

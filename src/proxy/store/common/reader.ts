@@ -113,7 +113,7 @@ interface PathNode {
 /** The progress of one reading of a session. */
 interface ReadingProgress extends ReadingPosition {
   sessionId: string
-  /** The nodes from the root to the last turn's messages, and to its prompt. */
+  /** The nodes from the root to the messages of the turn that was returned last, and to its prompt. */
   messages: PathNode[]
   prompt: PathNode[]
   returnedTexts: Set<number>
@@ -294,7 +294,7 @@ export class Reader implements TurnPages {
 
   /**
    * Changes `path` so that it leads to `node`.
-   * @returns the list of `node` as a difference from the list of the previous path
+   * @returns the list of `node`, as a difference from the list to which `path` led before
    */
   #walkTo(node: number, path: PathNode[]): TextListDelta {
     const added: PathNode[] = []

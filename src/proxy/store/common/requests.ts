@@ -2,8 +2,8 @@
  * The storage of the messages, tools, params and prompts of requests. A request of a hundred messages repeats
  * ninety-eight recorded ones, so histories form a trie per tree: a request is one node below the longest recorded
  * request that it extends, and each text is stored once per tree. Storage therefore stays small even if an agent edits
- * its first message on every request and thereby starts another history each time. The texts of a completion's prompt
- * are stored as such a list too.
+ * its first message on every request and thereby starts another history each time. The texts of a text
+ * completion's prompt are stored as a list of the same trie.
  */
 import { hash as digest } from 'node:crypto'
 import { extractBlobs } from './blobs.ts'
@@ -84,7 +84,7 @@ export class RequestWriter {
     return { node, depth, link }
   }
 
-  /** Stores the tools, or verifies that the row in their place belongs to the tree. @returns the row */
+  /** Stores the text of tools, or verifies that a row id of tools belongs to the tree. @returns the row id */
   putTools(tree: number, tools: Exclude<TurnMessage['tools'], null>): number {
     if (typeof tools === 'string') return this.putText(tree, tools)
     if (this.#tables.findTreeOfText(tools) !== tree)
@@ -92,7 +92,7 @@ export class RequestWriter {
     return tools
   }
 
-  /** Stores a text. @returns its row */
+  /** Stores a text. @returns its row id */
   putText(tree: number, text: string): number {
     return this.#putHashed(tree, { text, hash: computeTextHash(text) })
   }

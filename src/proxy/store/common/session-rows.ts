@@ -77,7 +77,7 @@ export const SESSION_COLUMNS = [
   'continue_responses',
 ] as const satisfies readonly (keyof SessionRow)[]
 
-/** The columns of a session without turns. */
+/** The column values of a new or reset session, before its first turn. */
 export const NO_TURNS = {
   status: 'active' as SessionStatus,
   ended_at_ms: null,
@@ -295,7 +295,7 @@ export function createListParameters(query: SessionQuery): ListParameters {
 
 /**
  * Examines a batch of sessions for a list.
- * @param rows in the query's order, starting after its cursor
+ * @param rows sessions in the query's order, starting after its cursor
  * @param most the maximum number of rows to examine
  */
 export function buildListPart(rows: Iterable<SessionRow>, query: SessionQuery, most: number): ListPart {

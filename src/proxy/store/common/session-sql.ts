@@ -31,7 +31,7 @@ export function buildCountQuery(schema: string, expired: string): string {
       count(*) FILTER (WHERE ${expired}) AS expired FROM ${schema}sessions`
 }
 
-/** Returns the SQL query of a batch of rows to aggregate. @param after the SQL parameter with the row id before them */
+/** Returns the SQL query of a batch of rows to aggregate. @param after the SQL parameter with the preceding row id */
 export function buildAggregateQuery(schema: string, after: string): string {
   const columns = AGGREGATE_COLUMNS.join(', ')
   return `SELECT ${columns} FROM ${schema}sessions WHERE id > ${after} ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`

@@ -32,7 +32,7 @@ export abstract class SessionWriter<R extends SessionRow = SessionRow> implement
   /** Writes the columns of `change`. @returns the changed row */
   protected abstract update(row: R, change: Partial<SessionRow>): R
   protected abstract remove(row: R): void
-  /** Adds a tree for turns. @returns its row */
+  /** Adds a tree for turns. @returns its row id */
   protected abstract createTree(): number
   /** Marks a tree as dropped; its rows are removed later, in batches. */
   protected abstract dropTree(tree: number): void

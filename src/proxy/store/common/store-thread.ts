@@ -104,7 +104,7 @@ export class StoreThread<T extends Methods<T>> {
       this.#settle(replies)
     })
     worker.on('error', (cause) => {
-      // Other errors may quote data, which must not be logged.
+      // Errors other than a ProxyError may quote data, which must not be logged.
       const reason = cause instanceof Error && cause.name === 'ProxyError' ? `: ${cause.message}` : ''
       this.#fail(`the store's ${role} thread died${reason}`, cause)
     })

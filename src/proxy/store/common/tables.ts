@@ -33,14 +33,14 @@ export interface NewText {
 export interface RequestTables {
   findText(tree: number, hash: Buffer): number | undefined
   findTreeOfText(id: number): number | undefined
-  /** Adds a text. @returns its row */
+  /** Adds a text. @returns its row id */
   addText(text: NewText): number
   findNode(tree: number, hash: Buffer): { id: number; depth: number } | undefined
-  /** Adds a node. @returns its row */
+  /** Adds a node. @returns its row id */
   addNode(node: NewNode): number
   /** Returns completions that a message after this node may echo, the most likely first. */
   listEchoCandidates(tree: number, node: number): Iterable<CompletionRow>
-  /** Stores a blob. @returns its row, which exists as long as the tree */
+  /** Stores a blob, which exists at least as long as the tree. @returns its row id */
   putBlob(tree: number, body: Buffer): number
 }
 
@@ -61,7 +61,7 @@ export interface SequenceRow extends PromptColumns {
 /** The operations on tables that packing and assembling token ids require. */
 export interface SequenceTables {
   findSequence(id: number): SequenceRow | undefined
-  /** Returns turns whose sequences this turn's prompt may extend, the most likely first. */
+  /** Returns the row ids of turns whose sequences this turn's prompt may extend, the most likely first. */
   listBases(turn: { id: number; tree: number; node: number }): Iterable<number>
   listTurns(tree: number): Iterable<number>
 }
@@ -87,7 +87,7 @@ export interface TurnTables extends RequestTables, SequenceTables {
   findOpen(tree: number, turnId: string): OpenTurnRow | undefined
   /** Closes an open turn. @param row its columns, with its outcome */
   closeTurn(id: number, row: ColumnValues): void
-  /** Adds a turn that has ended already. @returns its row */
+  /** Adds a turn that has ended already. @returns its row id */
   addTurn(row: ColumnValues): number
   findEnded(sessionId: string, turnId: string): TurnEndRow | undefined
   /** Updates the delivery of a turn. @param row `id`, `status`, `code`, `message`, `annotations` */

@@ -7,9 +7,9 @@ import type { ThreadCommand } from './calls.ts'
 import type { TextBatch, TextListMessage, TextListName, TextListNode, TurnMessage } from './turn-message.ts'
 import type { WriteMethods } from './write-methods.ts'
 
-/** The unit of a group's work: one text, or 4 KiB of text; about 12 µs each. */
-const BYTES_OF_WORK = 4096
-/** The maximum work of one batch. */
+/** The unit of work is one text, or this many characters of text; each takes about 12 µs. */
+const CHARS_PER_WORK = 4096
+/** The work above which a list is stored in batches, and at which a batch ends. */
 const MAX_BATCH_WORK = 2048
 
 /** The id of a command whose reply is ignored. */
@@ -90,9 +90,9 @@ function carriesTexts({ method }: ThreadCommand<WriteMethods>): boolean {
 }
 
 function computeTextWork(texts: readonly string[]): number {
-  let bytes = 0
-  for (const text of texts) bytes += text.length
-  return texts.length + bytes / BYTES_OF_WORK
+  let chars = 0
+  for (const text of texts) chars += text.length
+  return texts.length + chars / CHARS_PER_WORK
 }
 
 function computeBatchBoundaries(texts: readonly string[]): number[] {

@@ -159,7 +159,7 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
   }
 }
 
-/** Assembles turns from pages. Shared parts of their requests exist once, so that memory grows with the text. */
+/** An assembler of turns from pages. Shared parts of their requests exist once, so that memory grows with the text. */
 class TurnAssembler {
   readonly #tree: MessageTree
   readonly #texts = new Map<number, string>()

@@ -13,7 +13,7 @@ import { IDS_SUMMED } from './turn-columns.ts'
 
 const NO_IDS = new Int32Array(0)
 
-/** Reads and writes sequences; caches the most recently used ones, up to a number of bytes. */
+/** The sequences of turns, read and written through a cache of the most recently used ones, up to a number of bytes. */
 export class TokenSequences {
   readonly #cache: LruCache<number, Int32Array>
   readonly #tables: SequenceTables
@@ -69,7 +69,7 @@ export class TokenSequences {
       if (sequence === undefined) continue
       const shared = getSharedLength(sequence, promptIds)
       if (shared > best.shared) best = { base, shared }
-      // A prompt that is contained in a complete sequence, or begins with it, continues that turn.
+      // The search ends at a sequence of which the prompt is a prefix, or which is a prefix of the prompt.
       if (shared === promptIds.length || (shared === sequence.length && shared > 0)) break
     }
     return best

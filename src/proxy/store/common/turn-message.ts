@@ -8,7 +8,7 @@ import type { OpenTurn, TurnOutcome } from '../port/turn-store.ts'
 export type TurnMessage = Omit<OpenTurn, 'lastMessage' | 'promptPieces' | 'tools'> & {
   messages: TextListMessage
   prompt: TextListMessage
-  /** The tools' text, or their row if they are stored in this tree. */
+  /** The text of the tools, or its row id if it is stored in this tree. */
   tools: string | number | null
 }
 
@@ -20,7 +20,7 @@ export type OutcomeMessage = Omit<TurnOutcome, 'promptTokenIds'> & {
 
 /** A prompt's token ids: the first `shared` tokens of a committed turn, followed by the rest. */
 export interface PromptReference {
-  /** The row of the turn; null: the sender knows no such turn. */
+  /** The row id of the turn; null: the sender has no such turn cached. */
   base: number | null
   shared: number
   rest: Int32Array
@@ -67,7 +67,7 @@ export const NO_TEXTS: TextListNode = { node: 0, depth: 0, link: '\0'.repeat(LIN
 
 /** The writer's reply for a stored turn. */
 export interface TurnReply {
-  /** The turn's row. */
+  /** The turn's row id. */
   turn: number
   request: RequestReply
 }
@@ -77,6 +77,6 @@ export interface RequestReply {
   messages: TextListNode
   /** Its prompt without the last text, which differs in the prompt that extends it. */
   prompt: TextListNode
-  /** The row of its tools. */
+  /** The row id of its tools. */
   tools: number | null
 }

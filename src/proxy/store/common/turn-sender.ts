@@ -1,4 +1,4 @@
-/** The main thread's cache of stored row ids, because of which the next request of a session is not sent completely. */
+/** The main thread's cache of row ids: turns refer to stored data by these ids instead of sending it again. */
 
 import { LruCache } from '../../../base/lru-cache.ts'
 import { SideTable } from '../../../base/side-table.ts'
@@ -16,8 +16,7 @@ import {
 } from './turn-message.ts'
 
 /**
- * The limit on the texts of the last completion prompts, over all sessions, and the overhead per session, in
- * characters.
+ * The limit on the cached prompts of text completions, over all sessions, and the overhead per session, in characters.
  */
 const MAX_CHARS = 16 * 1024 * 1024
 const SESSION_CHARS = 1_000
@@ -25,9 +24,9 @@ const SESSION_CHARS = 1_000
 /** The number of tool lists to cache per session: an agent and its subagents have different ones. */
 const MAX_TOOLS = 16
 
-/** The stored rows of a session, from its first turn or last reset to the next reset. */
+/** The row ids of a session's stored data. */
 class SessionRowIds {
-  /** Rows of tools by their text. */
+  /** The row ids of tools, by their text. */
   readonly tools = new LruCache<string, number>(MAX_TOOLS, () => 1)
   /** The last prompt of a text completion, without its last text. */
   prompt: { pieces: readonly string[]; recorded: TextListNode } | undefined
@@ -48,7 +47,7 @@ const messageRecords = new SideTable<Message, MessageListRecord>()
 /** The committed turn of a prompt. It is valid while the session has the same `records`. */
 interface PromptTurn {
   readonly records: SessionRowIds
-  /** The turn's row. */
+  /** The turn's row id. */
   readonly turn: number
 }
 
@@ -97,7 +96,7 @@ export class TurnSender {
     return records
   }
 
-  /** Discards the rows of a session. To be called before the command that removes its turns is sent to the writer. */
+  /** Discards a session's row ids. To be called before the command that removes its turns is sent to the writer. */
   forget(sessionId: string): void {
     this.#records.delete(sessionId)
   }
@@ -130,8 +129,8 @@ function packPromptIds(ids: PromptIds, records: SessionRowIds): PromptReference 
 }
 
 /**
- * Returns a prompt relative to the last one. Its last text is always sent, since it usually differs, and the others
- * have their own node.
+ * Returns a prompt relative to the session's previous one. The last text is always sent, since it usually differs; the
+ * other texts have a separate node.
  */
 function packPrompt(chunks: readonly string[], { prompt }: SessionRowIds): TextListMessage {
   const isExtension = prompt !== undefined && prompt.pieces.length < chunks.length

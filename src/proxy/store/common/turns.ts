@@ -51,7 +51,7 @@ export class TurnWriter {
     batch.onWritten(this.#requests.putTextBatch(tree, batch.list, batch.texts))
   }
 
-  /** Closes a turn. @returns its row; undefined if it does not exist, or is not open */
+  /** Closes a turn. @returns its row id; undefined if it does not exist, or is not open */
   close(outcome: OutcomeMessage): number | undefined {
     this.#checkEpoch(outcome)
     const tree = this.#sessions.findTree(outcome.sessionId)
@@ -98,7 +98,7 @@ export class TurnWriter {
     }
   }
 
-  /** Packs a prompt. Searches for a base only if the sender knows none. */
+  /** Packs a prompt. Searches for a base only if the sender has named none. */
   #packPrompt(
     turn: { id: number; tree: number; node: number },
     prompt: PromptReference | null,

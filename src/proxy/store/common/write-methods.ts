@@ -22,7 +22,7 @@ export interface SessionWriteMethods extends ThreadMethods<Pick<TurnStore, PortW
   openTurn(turn: TurnMessage): RequestReply
   /** Stores a batch of the texts of a turn that is opened after it. */
   putTextBatch(batch: TextBatch): void
-  /** Closes a turn. @returns its row; undefined if it has been removed meanwhile */
+  /** Closes a turn. @returns its row id; undefined if it has been removed meanwhile */
   closeTurn(outcome: OutcomeMessage): number | undefined
   /** Opens and closes a turn. */
   recordTurn(turn: TurnMessage, outcome: OutcomeMessage): TurnReply

@@ -17,7 +17,10 @@ export interface Consumer {
   createdAtMs: number
   /** Restricts the consumer to sessions that ended at this time or later. */
   sinceMs: number
-  /** How long after its end a session is retained beyond its time to live, unless the consumer has acknowledged it. */
+  /**
+   * How long after its end a session is retained, even if its time to live has expired, unless the consumer has
+   * acknowledged it.
+   */
   holdMs: number
   selection: ConsumerSelection
 }
@@ -44,7 +47,7 @@ export interface SessionKey {
   tree: number
 }
 
-/** A completed session that a consumer has not acknowledged, and that no other lease covers. */
+/** A completed session that a consumer has not acknowledged, and that no lease covers except the requested one. */
 export interface AvailableSession {
   key: SessionKey
   session: SessionRecord
@@ -97,7 +100,7 @@ export interface GroupQuery {
 export interface GroupsPage {
   /** The units, ordered by the end of their last session; the sessions of each by their ends. */
   units: AvailableSession[][]
-  /** Some of the stale groups, by id. */
+  /** The ids of some of the stale groups. */
   stale: string[]
 }
 

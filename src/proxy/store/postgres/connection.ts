@@ -227,7 +227,7 @@ export async function queryDurability(
   }
 }
 
-/** Runs `open` and explains its failure. @throws ProxyError `start_failed` that says how to fix the cause */
+/** Runs `open`, and converts its failure. @throws ProxyError `start_failed` with a remedy */
 export async function explain<T>(url: string, open: () => Promise<T>): Promise<T> {
   try {
     return await open()

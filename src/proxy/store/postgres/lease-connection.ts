@@ -85,8 +85,8 @@ export class LeaseConnection {
   }
 
   /**
-   * Runs a task. Repeats it on a new connection if the connection was lost, unless that was new. Each task may run
-   * twice.
+   * Runs a task. If the connection was lost, repeats the task on a new one, unless the lost connection was opened for
+   * this task. Each task may run twice.
    */
   async #runTask<T>(task: (client: Client) => Promise<T>): Promise<T> {
     if (this.#isClosed) throw new Error('The lease connection is closed')

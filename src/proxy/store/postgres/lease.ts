@@ -34,7 +34,7 @@ export const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interva
 
 const LEASE_END = `clock_timestamp() + interval '${LEASE_S} s'`
 
-/** A lease of this node, as it was taken. */
+/** A lease of this node, as of its acquisition. */
 export interface NodeLease {
   readonly id: number
   readonly slot: number
@@ -233,8 +233,8 @@ function isReleased({ is_draining: isDraining, open_turns: openTurns }: OwnerRow
 }
 
 /**
- * Makes the node the session's owner, and closes the turns that an earlier owner left open, in one transaction. The row
- * is locked before anything is read, so that no commit intervenes.
+ * Makes the node the session's owner, and marks the turns that an earlier owner left open as `interrupted`, in one
+ * transaction. The row is locked before anything is read, so that no commit intervenes.
  * @param seizes whether to take the session even from an available owner
  * @returns undefined: there is no such session, or another node owns it
  */
@@ -268,7 +268,7 @@ async function endIfOver(client: Client, lease: number): Promise<boolean> {
 }
 
 /**
- * Closes the open turns of sessions without a running owner.
+ * Removes the owner of sessions with open turns whose owner's lease has ended, and marks these turns as `interrupted`.
  * @param over expired leases, which are ended first
  * @param withUnowned whether to include sessions that never had an owner
  */
@@ -304,7 +304,7 @@ export function freeSomeSessions(
   })
 }
 
-/** Changes the owner and interrupts open turns. The session's row must be locked. */
+/** Changes the owner, and marks open turns as `interrupted`. The session's row must be locked. */
 async function transferOwnership(
   client: Client,
   { id, tree }: Pick<OwnerRow, 'id' | 'tree'>,

@@ -127,7 +127,7 @@ export class PostgresNodeCoordination implements NodeCoordination {
   #findOther(owner: number | undefined): NodeStatus | undefined {
     if (owner === undefined || owner === this.#lease) return undefined
     const existing = this.#proxies.find(({ id }) => id === owner)
-    // If the node is not listed, its lease is expiring, or was taken a moment ago.
+    // If the node is not listed, its lease is expiring, or was acquired after the last renewal of this node's lease.
     return existing ?? { id: owner, name: '', url: undefined, isDraining: false, seen: 0, isDrained: false }
   }
 

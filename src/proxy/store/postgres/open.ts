@@ -53,7 +53,7 @@ export function openPostgresForInspection(url: string, durability: Durability): 
 
 /**
  * Migrates the database, acquires a lease, and marks turns that crashed nodes left open as `interrupted`.
- * @throws ProxyError `start_failed` that says how to fix the cause
+ * @throws ProxyError `start_failed` with a remedy
  */
 export async function openPostgresStore({
   url,

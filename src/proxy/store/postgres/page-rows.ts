@@ -35,7 +35,7 @@ class PageRows {
   details: DetailRow[] = []
 }
 
-/** Provides the rows of the page that is being built. */
+/** The tables, limited to the rows of the page that is being built. */
 export class PageTables implements ReaderTables {
   rows = new PageRows()
 

@@ -35,8 +35,8 @@ function deleteSome(table: string): string {
 }
 
 /**
- * Extends the SQL of a deletion of turns by that of their rows in `unsearched`, which exist as long as no search index
- * is maintained.
+ * Extends the SQL of a deletion of turns by that of their rows in `unsearched`, which exist until an indexer has
+ * processed them.
  */
 function addUnsearchedDeletion(deleteTurns: string): string {
   return `WITH deleted AS (${deleteTurns} RETURNING id),

@@ -74,8 +74,8 @@ export class WriterConnection {
   }
 
   /**
-   * Commits a group. If the connection is lost, the outcome is unknown: it waits for the database without a time limit,
-   * because no command may be answered before the outcome is known.
+   * Commits a group. If the connection is lost, the outcome is unknown: the method waits for the database without a
+   * time limit, because no command may receive a reply before the outcome is determined.
    * @param build builds the statement
    */
   async commitGroup(build: (number: GroupIdentity) => GroupStatement): Promise<GroupResult> {

@@ -17,7 +17,7 @@ import type { SessionCreation } from '../port/turn-store.ts'
 import type { GroupChanges } from './group-changes.ts'
 import { RowCache } from './row-cache.ts'
 
-/** Cache limits: the number of trees whose sessions are known, and the characters of session rows. */
+/** Cache limits: the number of trees whose session ids are cached, and the characters of session rows. */
 const MAX_TREES = 200_000
 const MAX_SESSION_CHARS = 32 * 1024 * 1024
 /** The size of a session's row in characters, without its texts. */

@@ -149,7 +149,7 @@ export class WriterTables implements TurnTables {
     for (const cache of this.#caches) cache.rollback()
   }
 
-  // Requests.
+  // The operations of RequestTables.
 
   findText(tree: number, hash: Buffer): number | undefined {
     return this.texts.get(getKey(tree, hash))
@@ -200,7 +200,7 @@ export class WriterTables implements TurnTables {
     return blob
   }
 
-  // Turns.
+  // The operations of TurnTables.
 
   openTurn(row: ColumnValues): void {
     const open = { ...row, id: this.#changes.allocateId('turns') } as unknown as OpenTurnRow
@@ -251,7 +251,7 @@ export class WriterTables implements TurnTables {
     this.#changes.putDetail({ ...detail, id: this.#changes.allocateId('others'), detail_sum: sum })
   }
 
-  // Token ids.
+  // The operations of SequenceTables.
 
   findSequence(id: number): SequenceRow | undefined {
     return this.sequences.get(id)

@@ -42,7 +42,7 @@ import { IS_EXPIRED } from './select-sessions.ts'
 import { type DatabaseReconnector, WriterConnection } from './writer-connection.ts'
 import { WriterTables } from './writer-tables.ts'
 
-/** The size of the probe table, which exceeds most turns. */
+/** The size of the probe table, which exceeds that of most turns. */
 const PROBE_KB = 1024
 
 /**

@@ -18,8 +18,8 @@ import { ProxyError } from '../../../base/errors.ts'
 const OWNER_ONLY = 0o600
 
 /**
- * The size of the probe, which exceeds most turns: a commit of a few bytes succeeds even on a disk that is too full for
- * any turn.
+ * The size of the probe, which exceeds that of most turns: a commit of a few bytes succeeds even on a disk that is too
+ * full for any turn.
  */
 const PROBE_BYTES = 1024 * 1024
 
@@ -34,7 +34,7 @@ export function restrictToOwner(path: string): void {
     try {
       if ((statSync(file).mode & 0o077) !== 0) chmodSync(file, OWNER_ONLY)
     } catch {
-      // Missing, or of another owner.
+      // The file is missing, or another user owns it.
     }
   }
 }

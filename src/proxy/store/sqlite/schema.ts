@@ -286,7 +286,7 @@ const MIGRATIONS: readonly string[] = [
 
 const SCHEMA_VERSION = MIGRATIONS.length
 
-/** Migrates the database to this version. @throws ProxyError `start_failed` if it is newer, or of another program */
+/** Migrates the database to this version. @throws ProxyError `start_failed` as {@link checkOwner} does */
 export function migrate(db: Database.Database, path: string): SchemaChange | undefined {
   const version = checkOwner(db, path)
   db.function('id_count', { deterministic: true }, (packed) =>

@@ -24,7 +24,7 @@ INSERT INTO state VALUES (1, 0, '');
 PRAGMA user_version = ${VERSION};
 `
 
-/** The number of turns per transaction. */
+/** The maximum number of turns that one transaction adds. */
 const MAX_ADDED = 1_000
 
 /** The maximum number of trigrams in a query: more would hardly narrow it. */
@@ -42,7 +42,7 @@ export class SearchIndex {
 
   readonly #begin: Database.Statement<[]>
   readonly #commit: Database.Statement<[]>
-  /** The number of turns that are not committed yet. */
+  /** The number of turns that the open transaction has added. */
   #added = 0
 
   private constructor(db: Database.Database) {
@@ -118,7 +118,7 @@ export class SearchIndex {
 
   findCandidates(wanted: string, before: number, limit: number): number[] {
     const grams = toGrams(wanted, MAX_QUERY_GRAMS).map((gram) => `"${gram}"`)
-    // The index has no trigrams of so short a text, so every turn is a candidate.
+    // A text of few characters has no hashes in the index, so every turn is a candidate.
     if (grams.length === 0) return this.#all.all(before, limit)
     return this.#candidates.all(grams.join(' '), before, limit)
   }

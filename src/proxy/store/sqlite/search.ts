@@ -46,7 +46,7 @@ export class SqliteSearch implements SearchSource {
   readonly #texts: Database.Statement<[number], Buffer>
   readonly #text: Database.Statement<[number], TextRow>
   readonly #isThere: Database.Statement<[number], number>
-  /** The last indexed turn that the cleanup has checked; undefined: no cleanup is running. */
+  /** The last indexed turn that the cleanup has checked; 0: none yet; undefined: no cleanup is running. */
   #cleanedTo: number | undefined = 0
   #cleanupStartedAtMs = performance.now()
 
