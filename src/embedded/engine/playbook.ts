@@ -59,7 +59,7 @@ type Conditions = Static<typeof Conditions>
 type PlaybookResponse = Static<typeof PlaybookResponse>
 
 /** A forced completion. */
-interface PlaybookText {
+interface PlaybookCompletion {
   /** The name of the rule. */
   rule: string
   /** The text in the chat template's format, without the end-of-turn token. */
@@ -116,7 +116,7 @@ export class Playbook {
   }
 
   /** Returns the completion of the first rule that applies; undefined if none does. */
-  findResponse(conversation: PromptConversation, model: string | undefined): PlaybookText | undefined {
+  findResponse(conversation: PromptConversation, model: string | undefined): PlaybookCompletion | undefined {
     for (const rule of this.#rules) {
       const values = matchRule(rule, conversation, model)
       if (values === undefined) continue

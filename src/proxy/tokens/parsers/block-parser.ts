@@ -105,7 +105,7 @@ export function parseBlocks(syntax: BlockSyntax): Grammar {
   const reasoningOrCallEnd = new MarkerSet([...reasoningCloses, ...getCallBegin(syntax)])
 
   return function* readCompletion(reader, delta, options) {
-    const content = new ContentGate(delta)
+    const content = new ContentFilter(delta)
     const looksForCalls = call !== undefined && (options.tools?.length ?? 0) > 0
     let markers = looksForCalls ? markersWithCalls : markersWithoutCalls
     if (
@@ -138,7 +138,11 @@ function getCallBegin({ reasoning, call }: BlockSyntax): string[] {
 /**
  * Reads the opening marker of reasoning, if the completion begins with it. Later ones are part of the content.
  */
-function* readReasoningOpener(reader: TextReader, open: string, content: ContentGate): GrammarStep<boolean> {
+function* readReasoningOpener(
+  reader: TextReader,
+  open: string,
+  content: ContentFilter,
+): GrammarStep<boolean> {
   const space = yield* reader.space()
   if (yield* reader.literal(open)) return true
   content.add(space)
@@ -164,7 +168,7 @@ export function* readReasoning(
 /** Reads content and tool calls to the end of the text. */
 function* readContent(
   reader: TextReader,
-  content: ContentGate,
+  content: ContentFilter,
   {
     markers,
     ignored,
@@ -188,7 +192,7 @@ function* readContent(
 }
 
 /** Handles a marker after content: it is markup if only white space follows it, else content. */
-function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string): GrammarStep<void> {
+function* readAnswerEnd(reader: TextReader, content: ContentFilter, marker: string): GrammarStep<void> {
   const space = yield* reader.space()
   if (yield* reader.atEnd()) content.dropSpace()
   else content.add(marker + space)
@@ -197,7 +201,7 @@ function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string
 /** Reads a block, and adds its tool calls or its text. @returns the value of `closesEarly` for the text that follows */
 function* readBlock(
   reader: TextReader,
-  content: ContentGate,
+  content: ContentFilter,
   { call, open }: { call: ToolCallSyntax; open: string },
   options: BlockOptions,
 ): GrammarStep<boolean> {
@@ -231,7 +235,7 @@ function findFirstEnd(body: string, { opens, close }: ToolCallSyntax): number {
  * Removes white space and wrappers around tool calls from content. Trailing white space is buffered until the text
  * after it shows whether it is content or markup.
  */
-class ContentGate {
+class ContentFilter {
   readonly #delta: DeltaBuilder
   #pending = ''
   #dropsNewlines = false

@@ -58,7 +58,7 @@ export interface ContinuationRequest {
  * The continuation of a turn. The new prompt consists of the turn's prompt and completion without the replaced tokens,
  * `bridgeIds`, and `newIds`.
  */
-export interface Continuation extends JoinPoint {
+export interface Continuation extends ContinuationIds {
   /** The text after the completion's end of turn. */
   text: string
 }
@@ -224,7 +224,7 @@ function getKey(variables: PromptOptions): string {
 }
 
 /** The ids that follow the recorded ids, up to the next completion. */
-interface JoinPoint {
+interface ContinuationIds {
   /** The number of sampled tokens at the completion's end that the new part replaces. */
   replacedTokens: number
   /** The ids that complete a truncated completion: the end of an open block, and the end of turn. */
@@ -251,7 +251,7 @@ export function joinIds(
   { endId, closingIds }: Omit<NewPart, 'text'>,
   completion: CompletionEnd,
   tokenizer: Tokenizer,
-): JoinPoint | TemplateRejection {
+): ContinuationIds | TemplateRejection {
   const first = ids[0]
   if (first === undefined || !tokenizer.isAdded(first)) return { refused: 'no_token_boundary' }
   if (endId === undefined) return joinAtOpening(ids, completion)
@@ -275,7 +275,7 @@ function findMissingIds(closingIds: readonly number[], { lastId, endedItself }: 
  * token (GLM: `<|user|>` before the result of a tool call), the new part replaces it, as in the text that the template
  * renders.
  */
-function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinPoint {
+function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): ContinuationIds {
   if (lastId === ids[0]) return { replacedTokens: 0, bridgeIds: [], newIds: ids.slice(1) }
   return { replacedTokens: Number(endedItself), bridgeIds: [], newIds: ids }
 }

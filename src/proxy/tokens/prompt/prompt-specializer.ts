@@ -34,7 +34,7 @@ interface ShapeEntry {
 }
 
 /** The shapes of conversations with the same template signature and options. */
-interface Group {
+interface ShapeGroup {
   readonly shapes: Map<string, ShapeEntry>
   /** The total length of keys and serialized specializations. */
   chars: number
@@ -61,7 +61,7 @@ const NO_BRIDGE: PartBridge = { closingIds: [], endId: undefined }
 /** A service that renders prompts with specializations, and with the template where there are none. */
 export class PromptSpecializer implements PromptService {
   readonly #service: TemplateService
-  readonly #groups = new LruCache<string, Group>(MAX_CHARS, ({ chars }) => chars)
+  readonly #groups = new LruCache<string, ShapeGroup>(MAX_CHARS, ({ chars }) => chars)
   readonly #listeners: (() => void)[] = []
   #isFaulty = false
 
@@ -154,7 +154,7 @@ export class PromptSpecializer implements PromptService {
     return entry
   }
 
-  #grow(key: string, group: Group, chars: number): void {
+  #grow(key: string, group: ShapeGroup, chars: number): void {
     group.chars += chars
     this.#groups.set(key, group)
   }

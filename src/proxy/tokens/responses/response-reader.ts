@@ -9,7 +9,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { DeltaBuilder, type OutputDelta } from '../parsers/output-delta.ts'
 import type { OutputReader } from '../parsers/output-reader.ts'
-import type { ResponseDeltas, ResponseOpening } from '../templates/python/python-responses.ts'
+import type { CompletionContext, ResponseDeltas } from '../templates/python/python-responses.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { ResponseJob, ResponseReply, ResponseThreadConfig } from './response-thread.ts'
 
@@ -67,7 +67,7 @@ export class ResponseReader {
 class TemplateOutputReader implements OutputReader {
   readonly #thread: ResponseThread
   readonly #id: number
-  readonly #opening: ResponseOpening
+  readonly #opening: CompletionContext
   readonly #delta = new DeltaBuilder()
   /** The text that the thread has parsed, which a replacement of the thread must parse again. */
   #processed = ''
@@ -78,7 +78,7 @@ class TemplateOutputReader implements OutputReader {
   /** Whether parsing has failed, so that all further text is content. */
   #isRaw = false
 
-  constructor(thread: ResponseThread, id: number, opening: ResponseOpening) {
+  constructor(thread: ResponseThread, id: number, opening: CompletionContext) {
     this.#thread = thread
     this.#id = id
     this.#opening = opening

@@ -5,9 +5,9 @@
 import { workerData } from 'node:worker_threads'
 import type { PyProxy } from 'pyodide/ffi'
 import {
+  type CompletionContext,
   PythonResponses,
   type ResponseDeltas,
-  type ResponseOpening,
   type ResponseTemplate,
 } from '../templates/python/python-responses.ts'
 import { serveJobs } from '../templates/python/thread-jobs.ts'
@@ -20,7 +20,7 @@ export interface ResponseThreadConfig {
 
 /** `read`: parse texts, after opening the completion if `opening` is set. `close`: discard a completion's state. */
 export type ResponseJob =
-  | { kind: 'read'; id: number; opening?: ResponseOpening; texts: readonly string[]; isEnd: boolean }
+  | { kind: 'read'; id: number; opening?: CompletionContext; texts: readonly string[]; isEnd: boolean }
   | { kind: 'close'; id: number }
 
 /** The reply to a job. `unknown`: this thread has no state of the completion, because another one was parsing it. */

@@ -185,10 +185,10 @@ export class ChatTemplate {
     if ('damaged' in found) throw new PythonDamage(found.damaged)
     if (writesDate(found)) return undefined
     const values = JSON.parse(toJsonList(messages)) as ChatMessage[]
-    const sample = paths.map((path) => Reflect.get(getHolder(values, path), path.at(-1)!) as string)
+    const sample = paths.map((path) => Reflect.get(getContainer(values, path), path.at(-1)!) as string)
     const render = (contents: readonly string[]) => {
       for (const [index, path] of paths.entries())
-        Reflect.set(getHolder(values, path), path.at(-1)!, contents[index])
+        Reflect.set(getContainer(values, path), path.at(-1)!, contents[index])
       return this.tryRender(values, options)
     }
     return isVerified(found, sample, render) ? found : undefined
@@ -210,7 +210,7 @@ export class ChatTemplate {
 }
 
 /** Returns the object or list that contains the text at a path. */
-function getHolder(messages: readonly ChatMessage[], path: TextPath): object {
+function getContainer(messages: readonly ChatMessage[], path: TextPath): object {
   return path.slice(0, -1).reduce<object>((value, step) => Reflect.get(value, step) as object, messages)
 }
 

@@ -22,7 +22,7 @@ const EXPRESSIONS: ReadonlySet<unknown> = new Set([
 ])
 
 /** The fields of a `tokenizer.json` that are used here. */
-interface SplittingFiles {
+interface SplittingConfig {
   normalizer?: unknown
   pre_tokenizer?: unknown
   added_tokens?: readonly AddedToken[]
@@ -41,7 +41,7 @@ interface PipelineStep {
 }
 
 /** Returns whether a tokenizer allows cutting a text between a letter and white space, both of ASCII. */
-export function mayCutAtSpaces({ normalizer, pre_tokenizer, added_tokens = [] }: SplittingFiles): boolean {
+export function mayCutAtSpaces({ normalizer, pre_tokenizer, added_tokens = [] }: SplittingConfig): boolean {
   const tokensKeepApart = added_tokens.every(
     ({ content, lstrip, rstrip, single_word }) => !lstrip && !rstrip && !single_word && !/\s/.test(content),
   )

@@ -89,11 +89,11 @@ export async function isSnapshotCurrent(): Promise<boolean> {
 
 /** Returns whether Python has imported the current versions of the modules. */
 function hasModules(python: PyodideAPI, modules: Modules): boolean {
-  return (python.pyimport('sys') as ModulesMark).llm_proxy_modules === computeModulesKey(modules)
+  return (python.pyimport('sys') as SysModule).llm_proxy_modules === computeModulesKey(modules)
 }
 
 /** Python's `sys` with an attribute that identifies the imported modules. */
-interface ModulesMark extends PyProxy {
+interface SysModule extends PyProxy {
   llm_proxy_modules: string | undefined
 }
 

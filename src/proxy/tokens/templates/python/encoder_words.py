@@ -12,10 +12,10 @@ from template_words import ANY, SEARCHES
 def find_words(module, entry_point):
     """Returns the words that the encoder searches for inside texts, and those that it compares with complete texts."""
     functions = find_reachable(module, entry_point)
-    sources = Sources(functions, entry_point)
+    sources = BareVariables(functions, entry_point)
     search = WordSearch(find_constants(module))
     for name, function in functions.items():
-        search.fields = Fields(function, sources.get_bare(name))
+        search.fields = ExpressionKinds(function, sources.get_bare(name))
         search.visit(function)
     return {"inside": sorted(search.inside), "whole": sorted(search.whole - {""})}
 
@@ -53,7 +53,7 @@ def find_reachable(module, entry_point):
 BARE_FIELDS = ("role", "type", "id", "tool_call_id")
 
 
-class Sources:
+class BareVariables:
     """Finds the bare variables of functions: those whose values are only roles, identifiers, settings and constants,
     but never contents."""
 
@@ -178,7 +178,7 @@ def is_bare(expression, bare):
     return False
 
 
-class Fields:
+class ExpressionKinds:
     """Determines which expressions of a function are bare, and which are mappings."""
 
     def __init__(self, function, bare):

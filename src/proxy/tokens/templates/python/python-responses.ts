@@ -4,7 +4,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { bootPython } from './boot.ts'
 
 /** The context of a completion: the prompt's text, or the end of it, and the request's tools as JSON. */
-export interface ResponseOpening {
+export interface CompletionContext {
   prefix: string
   tools: string
 }
@@ -20,7 +20,7 @@ export interface ResponseDeltas {
 /** A response template and its parser. */
 export interface ResponseTemplate {
   /** Returns the parser state of a new completion, which the caller must destroy. */
-  begin(opening: ResponseOpening): PyProxy
+  begin(opening: CompletionContext): PyProxy
   read(answer: PyProxy, texts: readonly string[], isEnd: boolean): ResponseDeltas
 }
 
