@@ -68,7 +68,7 @@ class _ClientMethods(Generic[S, C]):
         # Without an id, each attempt would create another session.
         retry = session_id is not None
         response = yield from self._api.send("POST", "/sessions", json=omit_none(body), retry=retry)
-        # A proxy without keys accepts a session's encoded id as its key; SDKs reject a missing one.
+        # A proxy without keys accepts a session's encoded id as its key; the SDKs of agents require a key.
         key = response.get("agent_key") or get_open_key(response["session_id"])
         return self._session(response["session_id"], key)
 
@@ -194,7 +194,7 @@ class _ClientMethods(Generic[S, C]):
 
 
 class Client(_ClientMethods[Session, Consumer], SyncRunner):
-    """Client of a proxy that any number of threads may share.
+    """A client of a proxy. Any number of threads may share it.
 
     Requests that may be repeated are retried for 30 seconds while the proxy is unavailable. All methods raise
     ``ProxyApiError``.
@@ -239,7 +239,7 @@ class Client(_ClientMethods[Session, Consumer], SyncRunner):
 
 
 class AsyncClient(_ClientMethods[AsyncSession, AsyncConsumer], AsyncRunner):
-    """Client of a proxy for an event loop, otherwise like :class:`Client`.
+    """A client of a proxy for an event loop, otherwise like :class:`Client`.
 
     Cancelling a task in :meth:`rollout` cancels the rollout.
     """

@@ -8,7 +8,7 @@ class LlmProxyError(Exception):
 
 
 class ProxyApiError(LlmProxyError):
-    """A proxy or a rollout server rejected a request, failed, or was unreachable.
+    """The error of a proxy or rollout server that rejected a request, failed, or was unreachable.
 
     Without any response, ``status`` is 0 and ``code`` is ``unreachable``. Codes are those of docs/errors.md.
     """

@@ -21,9 +21,10 @@ logger = logging.getLogger("llm_proxy")
 
 #: An agent may run for hours; the server sends whitespace every 15 s, so a silent connection is broken.
 _ROLLOUT_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
-#: Requests to a server that has never responded are retried for this long; its address may be wrong.
+#: Time for which requests to a server are retried if there are other servers, or if it has never responded: its address
+#: may be wrong.
 _RETRY_LIMIT_S = 30.0
-#: Limit for the only server, if it has responded before: days of training depend on it, and the cluster may be
+#: The same for the only server, if it has responded before: days of training depend on it, and the cluster may be
 #: starting it on another machine.
 _LONG_RETRY_LIMIT_S = 600.0
 _RETRY_BASE_S = 0.25
@@ -34,7 +35,7 @@ _CANCEL_TIMEOUT = httpx.Timeout(5)
 
 
 class Rollouts:
-    """Runs each rollout on one of ``apis``, and on the next one if that is unavailable.
+    """A runner of rollouts: each one runs on one of ``apis``, or on the next one if that is unavailable.
 
     :param apis: proxies that run or forward rollouts, or rollout servers
     """

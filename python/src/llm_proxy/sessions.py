@@ -90,7 +90,7 @@ class _SessionMethods:
         :param agent_roles: rewards for the rows of an agent role (docs/lines.md)
         :param lines: deprecated: the former name of ``agent_roles``, until 0.3.0
         """
-        # Sent by its former name until 0.3.0, because proxies of 0.1.0 reject the new one.
+        # ``agent_roles`` is sent under its former name until 0.3.0, because proxies of 0.1.0 reject the new one.
         parts = {
             "components": components,
             "turns": turns,

@@ -56,7 +56,7 @@ Steps = Generator[Request | Pause, Response, T]
 
 
 class SyncRunner:
-    """Performs steps synchronously, so that a method returns when it is done."""
+    """A base class that performs steps synchronously, so that a method returns when it is done."""
 
     _http: httpx.Client
 
@@ -83,7 +83,7 @@ class SyncRunner:
 
 
 class AsyncRunner:
-    """Performs steps in an event loop, so that a method must be awaited."""
+    """A base class that performs steps in an event loop, so that a method must be awaited."""
 
     _http: httpx.AsyncClient
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @register("remote_agent")
 class RemoteAgentLoop(AgentLoopBase):
-    """Runs an agent for each sample.
+    """An agent loop that runs an agent for each sample.
 
     :param remote_agent: fields of ``RemoteAgentConfig``; the environment supplies the others
     :raises ConfigError: if an option or a variable is invalid; the message names it

@@ -6,7 +6,7 @@ from llm_proxy import LlmProxyError
 
 
 class ConfigError(LlmProxyError):
-    """An option or an environment variable is invalid; the message names it."""
+    """The error for an invalid option or environment variable; the message names it."""
 
 
 #: HTTP statuses of the error codes that a worker reports (docs/errors.md).
@@ -21,7 +21,8 @@ _STATUS = {
 
 
 class CallError(LlmProxyError):
-    """A request to an engine failed. The agent receives the message with this code of docs/errors.md."""
+    """The error of a failed request to an engine. The agent receives ``message``, with ``code`` as in
+    docs/errors.md."""
 
     #: Text for logs; unlike ``message``, it must not contain text of the engine, which may quote the prompt.
     log_message: str

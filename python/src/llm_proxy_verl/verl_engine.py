@@ -70,7 +70,7 @@ class Tokenizer(Protocol):
 
 
 class VerlEngine:
-    """Serves the requests of a worker with verl's engines.
+    """An engine that serves the requests of a worker with verl's engines.
 
     :param tokenizer: decodes text completions (``/v1/completions``), which are rejected without it, and the tokens of
         log-probabilities for agents; proxies compare it with their own tokenizer
@@ -187,10 +187,10 @@ class VerlEngine:
         """Returns ``stop`` or ``length``: ``stop`` if an end-of-turn token is last, even at the limit of tokens."""
         if output.token_ids[-1] in self._limits.eos_token_ids:
             return "stop"
-        # SGLang reports both; the resuming client of verl reports ``length``.
+        # SGLang reports either of these reasons; the resuming client of verl reports ``length``.
         if output.stop_reason in ("stop", "length"):
             return str(output.stop_reason)
-        # "completed" means either.
+        # The other value, "completed", means either of them.
         limit = self._limits.get_completion_limit(prompt_tokens, requested)
         return "length" if len(output.token_ids) >= limit else "stop"
 

@@ -6,7 +6,7 @@ import { setTimeout as delay, setImmediate as yieldToEventLoop } from 'node:time
 const TOKENS_PER_SLICE = 32
 const MS_PER_SLICE = 0.5
 
-/** Schedules the tokens of a completion: the first one after the latency, the others at a constant rate. */
+/** A schedule for the tokens of a completion: the first one after the latency, the others at a constant rate. */
 export class TokenPacer {
   readonly #firstAtMs: number
   readonly #tokensPerSecond: number

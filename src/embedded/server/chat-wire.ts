@@ -44,7 +44,7 @@ function toChatCompletion(head: ResponseHead, completion: Completion, fields: Re
   }
 }
 
-/** Builds the chunks of a chat response. */
+/** A builder of the chunks of a chat response. */
 class ChatChunks implements ChunkBuilder {
   readonly #fields: ResponseFields
 

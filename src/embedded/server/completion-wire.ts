@@ -39,7 +39,7 @@ function toCompletion(head: ResponseHead, completion: Completion, fields: Respon
   }
 }
 
-/** Builds the chunks of a completion response. */
+/** A builder of the chunks of a completion response. */
 class CompletionChunks implements ChunkBuilder {
   readonly #fields: ResponseFields
   /** The ids of the prompt, which are sent with the first token; null after it. */

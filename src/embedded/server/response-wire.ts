@@ -40,7 +40,7 @@ export interface ResponseFormat {
   createChunkBuilder(fields: ResponseFields): ChunkBuilder
 }
 
-/** Builds the chunks of one stream, without the fields of {@link ResponseHead}. */
+/** A builder of the chunks of one stream, without the fields of {@link ResponseHead}. */
 export interface ChunkBuilder {
   /** Builds the chunk before the first token. @returns undefined if there is none in this format */
   buildFirst(promptTokenIds: PromptIds | undefined): object | undefined
@@ -53,7 +53,7 @@ export interface ChunkBuilder {
 }
 
 /**
- * Formats events as server-sent events. A batch of events is one text, so that it needs one write. The head is
+ * A formatter of events as server-sent events. A batch of events is one text, so that it needs one write. The head is
  * serialized once, because it is most of a chunk.
  */
 export class StreamFormatter {

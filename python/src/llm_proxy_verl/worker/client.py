@@ -29,10 +29,10 @@ _STATUS_INTERVAL_S = 1.0
 
 
 class InferenceWorkerClient:
-    """Offers an engine to proxies in relay mode.
+    """A worker that offers an engine to proxies in relay mode.
 
-    The event loop in which :meth:`start` is called owns it. It reconnects after each disconnection and resumes running
-    requests.
+    The worker belongs to the event loop in which :meth:`start` is called. It reconnects after each disconnection and
+    resumes running requests.
 
     :param proxy_urls: base URLs of proxies: ``http(s)://`` or ``ws(s)://``, with or without ``/ws/worker``
     :param worker_id: an id that is unique among the workers of each proxy; 1 to 200 characters

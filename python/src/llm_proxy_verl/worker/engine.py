@@ -8,7 +8,7 @@ from .frames import Completion, CompletionRequest
 
 
 class Engine(Protocol):
-    """Samples completions."""
+    """An engine that samples completions."""
 
     @property
     def weight_version(self) -> str | None:

@@ -31,7 +31,7 @@ Frame = dict[str, Any]
 
 
 class BadFrameError(ValueError):
-    """A frame is invalid. The message never contains content of the frame."""
+    """The error for an invalid frame. The message never contains content of the frame."""
 
 
 @dataclass(frozen=True)

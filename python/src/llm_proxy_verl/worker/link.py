@@ -25,7 +25,7 @@ _MAX_SILENCE_S = 1800.0
 
 
 class ProxyLink:
-    """Serves the requests of one proxy.
+    """The link to one proxy, which serves the requests of that proxy.
 
     :param url: URL of the ``/ws/worker`` endpoint
     :param identity: returns the hello without its ``requests``

@@ -12,7 +12,8 @@ from .frames import MAX_FRAME_BYTES
 
 
 class ServedRequest:
-    """Numbers the frames of a response, and keeps each until it is acknowledged so that it can be sent again."""
+    """A request with the numbered frames of its response, which are retained until they are acknowledged so that they
+    can be sent again."""
 
     def __init__(self, request_id: str, window_bytes: int) -> None:
         self.request_id = request_id

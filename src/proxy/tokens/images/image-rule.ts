@@ -116,8 +116,8 @@ export function readImageRule(
   if (family === undefined) return undefined
   const tokenId =
     model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
-  // A processor that does not resize requires images whose sides are multiples of its factor, which clients do not
-  // send.
+  // A processor that does not resize requires images whose sides are multiples of its factor. Clients do not send such
+  // images.
   const countTokens = config!.do_resize === false ? undefined : family.createCounter(config!)
   const edges = family.readDelimiters?.(model)
   if (tokenId === undefined || countTokens === undefined || (family.readDelimiters && edges === undefined))
@@ -150,7 +150,7 @@ export function isTextOnly(directory: string): boolean {
   return !hasVision && readProcessor(directory) === undefined
 }
 
-// The defaults of the following settings are those of transformers.
+// The functions below use the defaults of transformers for settings that a config omits.
 
 function createQwenCounter(config: ProcessorConfig): ImageRule['countTokens'] {
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)

@@ -32,7 +32,7 @@ export interface TemplateMessage {
 
 const NO_IMAGES: readonly TokenImage[] = []
 
-/** The converted messages, because each message is part of many requests. */
+/** A cache of converted messages, because each message is part of many requests. */
 const templateMessages = new SideTable<Message, TemplateMessage>()
 
 /**
@@ -56,7 +56,7 @@ export function toTemplateMessages(
 /** The text that replaces an image in a tool result. */
 const UNSEEN_IMAGE = '[An image. This model cannot see images that tools return.]'
 
-/** The messages with such texts, by their originals. */
+/** The copies of messages in which {@link UNSEEN_IMAGE} replaces images, by the original message. */
 const describedMessages = new SideTable<Message, Message>()
 
 /**

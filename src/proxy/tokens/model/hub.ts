@@ -187,7 +187,7 @@ class Download {
     const response = await this.#get(`api/models/${this.#modelId}/revision/${name}`)
     const revision = (await response.json()) as Partial<Revision>
     const isRequested = name === 'main' || revision.sha === name
-    // The commit becomes part of a path on this machine.
+    // The commit is validated, because it becomes part of a path on this machine.
     if (!isRequested || !/^[0-9a-f]{40}$/.test(revision.sha ?? '') || !Array.isArray(revision.siblings)) {
       throw new ProxyError(
         'start_failed',

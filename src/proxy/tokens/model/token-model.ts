@@ -320,7 +320,7 @@ async function openTokenizer(
   directory: string,
   { files, addedTokens, options }: ModelDescription,
 ): Promise<{ tokenizer: Tokenizer; encoder: TextEncoder }> {
-  // The addon reads its file on another thread while the library reads it on this one.
+  // The addon reads `tokenizer.json` on another thread while the library reads it on this one.
   const fast = options.tokenizerBackend === 'huggingface' ? undefined : loadFastTokenizer(directory)
   const rust = await openRustEncoder(directory)
   if (rust === undefined) {

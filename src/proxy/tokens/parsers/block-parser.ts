@@ -116,7 +116,7 @@ export function parseBlocks(syntax: BlockSyntax): Grammar {
       const end = yield* readReasoning(reader, delta, { open: reasoning.open, ends })
       if (end !== undefined && end !== reasoning.close) {
         reader.putBack(end)
-        // The model may close the reasoning after the tool call.
+        // The model may write the closing marker of reasoning after the tool call.
         markers = markersAndReasoningEnd
       }
     }
@@ -232,8 +232,8 @@ function findFirstEnd(body: string, { opens, close }: ToolCallSyntax): number {
 }
 
 /**
- * Removes white space and wrappers around tool calls from content. Trailing white space is buffered until the text
- * after it shows whether it is content or markup.
+ * A filter that removes white space and wrappers around tool calls from content. Trailing white space is buffered until
+ * the text after it shows whether it is content or markup.
  */
 class ContentFilter {
   readonly #delta: DeltaBuilder

@@ -107,7 +107,7 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [["Write \\'Action:\\'", '```json'], commandRPlus],
   [['start_tag => `<function`'], functionaryV31],
   [['>>>all'], functionaryV32],
-  // Its template for plain chat shows no tool calls.
+  // SmolLM's template for chats without tools does not show the format of tool calls.
   [['named SmolLM'], hermes],
   [['<|start_header_id|>', '"parameters"'], llama3],
 ]

@@ -33,7 +33,7 @@ function* readCall(reader: TextReader, { tools }: BlockOptions): GrammarStep<Blo
 /** Thrown by {@link ArgumentsReader} for text that is not a tool call's arguments. */
 class ArgumentsSyntaxError extends Error {}
 
-/** Converts the arguments of a tool call in Gemma 4's notation to JSON. */
+/** A converter of a tool call's arguments from Gemma 4's notation to JSON. */
 class ArgumentsReader {
   readonly #text: string
   readonly #schemas: ReturnType<typeof readParameterSchemas>
@@ -102,7 +102,7 @@ class ArgumentsReader {
 
   #bare(key: string): string {
     const text = this.#skip(/[^,}\]]*/y).trim()
-    // The next character closes a list or an object, which a missing value must not.
+    // The next character is a `}` inside a list, which has no value before it.
     if (text === '' && key === '') throw new ArgumentsSyntaxError()
     const types = this.#depth === 1 ? getTypes(this.#schemas[key]) : []
     if (types.length > 0) return toJsonValue(text, types)

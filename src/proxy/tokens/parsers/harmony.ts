@@ -90,7 +90,7 @@ function* readBody(
 /** The output to which the messages of a channel belong. */
 type ChannelKind = 'content' | 'reasoning'
 
-/** Joins the texts of messages of the same kind with newlines. */
+/** A writer of the output that joins the texts of messages of the same kind with newlines. */
 class MessageJoiner {
   readonly #delta: DeltaBuilder
   readonly #shown: Record<ChannelKind, boolean> = { content: false, reasoning: false }

@@ -201,7 +201,8 @@ export function* readArguments(reader: TextReader, call: ToolCallHead): GrammarS
 }
 
 /**
- * Reads the arguments of a tool call, of any JSON type, as vLLM does. Only for blocks that end with a closing marker.
+ * Reads the arguments of a tool call, of any JSON type, as vLLM does. It is suitable only for blocks that end with a
+ * closing marker.
  */
 export function* readJsonArguments(reader: TextReader, call: ToolCallHead): GrammarStep<BlockResult> {
   const json = yield* readJson(reader)

@@ -33,9 +33,9 @@ const SUFFIXED_MARKER = /^<(?:think|tool_calls|tool_call|arg_key|arg_value)(:[^\
 export const hunyuan4 = createHunyuan4Family([])
 
 /**
- * Creates the family of Hunyuan 4: `<tool_calls><tool_call>f<arg_key>a</arg_key><arg_value>value</arg_value>` and so on.
- * Each checkpoint adds another suffix to the markers, such as `<tool_call:6124c78e>`.
- * Source: vLLM's `hy_v4_tool_parser.py` and `hy_v4_reasoning_parser.py`.
+ * Creates the family of Hunyuan 4: `<tool_calls><tool_call>f<arg_key>a</arg_key><arg_value>value</arg_value>` and so
+ * on. Each checkpoint adds a different suffix to the markers, such as `<tool_call:6124c78e>`. Source: vLLM's
+ * `hy_v4_tool_parser.py` and `hy_v4_reasoning_parser.py`.
  * @param addedTokens the added tokens of the checkpoint's tokenizer, which contain the markers
  */
 export function createHunyuan4Family(addedTokens: Iterable<string>): ParserFamily {

@@ -19,7 +19,7 @@ export interface OutputToolCall {
   arguments: string
 }
 
-/** Collects output until `take` returns it. */
+/** A buffer for output, which `take` empties. */
 export class DeltaBuilder {
   readonly #makeToolCallId: () => string
   #delta: OutputDelta = {}
@@ -52,7 +52,7 @@ export class DeltaBuilder {
     if (toolCalls !== undefined) this.#delta.toolCalls = [...(this.#delta.toolCalls ?? []), ...toolCalls]
   }
 
-  /** Returns the output that was added since the last call. */
+  /** Returns the output that was added since `take` was last called. */
   take(): OutputDelta {
     const delta = this.#delta
     this.#delta = {}

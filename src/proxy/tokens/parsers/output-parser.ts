@@ -45,7 +45,7 @@ export type Grammar = (
   options: OutputParserOptions,
 ) => GrammarStep<void>
 
-/** Runs a grammar over a text that arrives in parts. */
+/** A parser that runs a grammar over a text that arrives in parts. */
 export class OutputParser {
   readonly #reader = new TextReader()
   readonly #delta: DeltaBuilder

@@ -3,7 +3,7 @@
 import type { OutputDelta } from './output-delta.ts'
 import type { OutputParser } from './output-parser.ts'
 
-/** Parses one completion. */
+/** A parser of one completion. */
 export interface OutputReader {
   /**
    * Adds texts, and returns the output that is complete with each of them.

@@ -9,7 +9,7 @@ import { MarkerSearch, type MarkerSet } from '../tokenizer/markers.ts'
 /** A step of a grammar, which yields when it needs more text. */
 export type GrammarStep<T> = Generator<void, T, void>
 
-/** Reads one value, which may continue in the next part of the text. */
+/** A reader of one value, which may continue in the next part of the text. */
 export interface Scanner {
   /** Reads `text` from index `from`. @returns the index after the value's last character */
   read(text: string, from: number): number
@@ -74,7 +74,10 @@ export class TextReader {
     return yield* this.scan(new RunScanner(/\s*/y))
   }
 
-  /** Reads and returns the literal that comes next, if one of them does. No literal may be a prefix of another one. */
+  /**
+   * Reads and returns the one of `literals` with which the text continues; undefined if it continues with none. No
+   * literal may be a prefix of another one.
+   */
   *oneOf(literals: readonly string[]): GrammarStep<string | undefined> {
     for (;;) {
       const found = literals.find((literal) => this.#ahead.startsWith(literal, this.#at))
@@ -137,7 +140,7 @@ export class TextReader {
   }
 }
 
-/** Reads the text that a sticky regular expression matches: a possibly empty run of one character class. */
+/** A scanner of the text that a sticky regular expression matches: a possibly empty run of one character class. */
 export class RunScanner implements Scanner {
   readonly #run: RegExp
   #isOpen = true

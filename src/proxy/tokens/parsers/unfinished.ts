@@ -2,7 +2,7 @@
 import { endsWithReasoningOpener } from './choose-parser.ts'
 import type { ParserFamily } from './output-parser.ts'
 
-/** Where a completion was truncated. */
+/** The state of the markup at the end of a truncated completion. */
 export interface TruncationState {
   /** The missing end of the completion's last header; empty if it was not truncated in a header. */
   header: string

@@ -3,7 +3,8 @@
  * renders the new part after a dummy history with the same template signature, so that the cost depends only on the new
  * messages. When a signature first occurs, and again each time its count has doubled, the engine renders the new part
  * also after the real history. If the texts differ, conversations with that signature are rendered with their real
- * history from then on. So are conversations that contain a word which the template searches for (`template-words.ts`).
+ * history from then on. Conversations that contain a word which the template searches for (`template-words.ts`) are
+ * always rendered with their real history.
  */
 import {
   type ChatTemplate,
@@ -95,7 +96,10 @@ const MAX_DUMMY_TEXTS = 512
 /** The maximum length of a cached text. */
 const MAX_DUMMY_CHARS = 32 * 1024
 
-/** Renders prompts and new parts on the calling thread, and caches what it learns about template signatures. */
+/**
+ * A renderer of prompts and new parts on the calling thread, with a cache of the template signatures that have
+ * occurred.
+ */
 export class PromptEngine {
   readonly words: TemplateWords
   readonly roles: PromptRoles

@@ -63,10 +63,13 @@ export interface Continuation extends ContinuationIds {
   text: string
 }
 
-/** The cache size, which protects the memory from a client that sends other variables with each request. */
+/**
+ * The maximum number of cached beginnings of prompts. It protects the memory from a client that sends other variables
+ * with each request.
+ */
 const MAX_KNOWN_VARIABLES = 64
 
-/** Renders and tokenizes the prompts of a model. */
+/** A renderer and tokenizer of a model's prompts. */
 export class PromptRenderer {
   readonly #service: PromptService
   readonly #tokenizer: Tokenizer

@@ -21,7 +21,10 @@ export type PromptService = Pick<PromptThread, 'getWords' | 'getBeginnings' | 'r
 /** The time limit of a job; the longest real prompts take 0.1 s. */
 const TIME_LIMIT_MS = 10_000
 
-/** Longer conversations take tens of milliseconds in Python, so shorter ones precede them. */
+/**
+ * The maximum number of messages of a short conversation. Longer ones take tens of milliseconds in Python, so short
+ * ones precede them.
+ */
 const LONG_MESSAGES = 1_000
 
 const ENTRY_POINT = new URL('./prompt-thread.ts', import.meta.url)

@@ -128,7 +128,7 @@ export class PromptSpecializer implements PromptService {
       return filled
     }
     const reply = await this.#runNewPart(key, { ...request, verifies: true }, options)
-    // If they differ, the dummy history does not represent this history, and the reply is correct.
+    // If the texts differ, the dummy history does not represent this history, and the thread's reply is correct.
     if (!isNewPart(reply) || !isSamePart(reply, filled)) this.#groups.delete(key)
     return reply
   }

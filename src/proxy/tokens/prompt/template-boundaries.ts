@@ -42,7 +42,7 @@ const MAX_KNOWN_ENDS = 4096
 /** Longer variables are replaced by their digest. */
 const MAX_KEY_CHARS = 256
 
-/** Finds the boundaries of a template by rendering sentinels, and caches the ends of turns. */
+/** The boundaries of a template, which are found by rendering sentinels, with a cache of the ends of turns. */
 export class TemplateBoundaries {
   readonly #template: ChatTemplate
   readonly #finder: PromptAddedTokenFinder

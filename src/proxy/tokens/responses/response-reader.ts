@@ -63,7 +63,7 @@ export class ResponseReader {
   }
 }
 
-/** Parses one completion on the thread. */
+/** A parser of one completion, which runs on the thread. */
 class TemplateOutputReader implements OutputReader {
   readonly #thread: ResponseThread
   readonly #id: number

@@ -88,7 +88,7 @@ export function getEncoderFiles(source: string): ChatTemplateFiles {
 export class ChatTemplate {
   readonly #plain: PythonTemplate
   readonly #withTools: PythonTemplate
-  /** What renders prompts, for error messages. */
+  /** The name of the template or encoder in error messages. */
   readonly #source: string
   /** Whether rendered texts consist of marked segments (`segments.ts`), as those of some prompt encoders do. */
   readonly hasSegments: boolean

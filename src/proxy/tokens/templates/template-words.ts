@@ -21,7 +21,7 @@ export interface TemplateWords {
  */
 const saysWord = new SideTable<Message, boolean>()
 
-/** Finds the words of a template in messages. */
+/** A search for the words of a template in messages. */
 export class WordFinder {
   readonly #inside: RegExp | undefined
   readonly #full: ReadonlySet<string>

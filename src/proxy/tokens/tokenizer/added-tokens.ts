@@ -34,7 +34,10 @@ interface TokenPrefix {
   readonly next: Map<number, TokenPrefix>
 }
 
-/** Finds added tokens as tokenizers do: the leftmost match, and the longest one at its position. */
+/**
+ * A search for added tokens that finds the same ones as tokenizers: the leftmost match, and the longest one at its
+ * position.
+ */
 export class AddedTokenFinder {
   readonly #root: TokenPrefix = { id: undefined, next: new Map() }
   readonly #firstCharacter: RegExp

@@ -20,8 +20,8 @@ const MIN_CHARS = 256
  */
 const MAX_CONCURRENT_SEGMENTS = 4
 /**
- * The number of characters to tokenize before yielding to the event loop, which takes a synchronous encoder less than a
- * millisecond.
+ * The number of characters to tokenize before yielding to the event loop. A synchronous encoder needs less than a
+ * millisecond for them.
  */
 const CHARS_PER_SLICE = 32 * 1024
 /** The approximate size of an entry's key and map slot. */
@@ -37,7 +37,7 @@ interface ContentCacheOptions {
   cutsAtSpaces?: boolean
 }
 
-/** Encodes prompts with a cache of the ids of their segments. */
+/** An encoder of prompts that caches the ids of their segments. */
 export class ContentCache {
   readonly #encode: SegmentEncoding
   readonly #finder: AddedTokenFinder | undefined

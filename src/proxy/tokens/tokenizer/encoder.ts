@@ -11,7 +11,7 @@ import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
 import { readTokenizerFiles } from './tokenizer-files.ts'
 import type { TokenNames } from './vocabulary.ts'
 
-/** Encodes texts to token ids. */
+/** An encoder of texts to token ids. */
 export interface TextEncoder {
   readonly kind: 'fastokens' | 'rust' | 'javascript'
   /**

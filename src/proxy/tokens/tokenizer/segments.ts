@@ -58,7 +58,7 @@ export function createSpecialSegment(text: string): string {
   return SPECIAL_MARK + text
 }
 
-/** Finds added tokens in a prompt's text. */
+/** A search for added tokens in a prompt's text. */
 export class PromptAddedTokenFinder {
   readonly #finder: AddedTokenFinder
   readonly #hasSegments: boolean
@@ -92,7 +92,8 @@ export class PromptAddedTokenFinder {
 }
 
 /**
- * The number of segments to encode before yielding to the event loop. It takes about a millisecond if ids are cached.
+ * The number of segments to encode before yielding to the event loop. Encoding them takes about a millisecond if their
+ * ids are cached.
  */
 const SEGMENTS_PER_SLICE = 256
 
@@ -106,7 +107,7 @@ interface SegmentEncoders {
   text: EncodeText
 }
 
-/** Encodes the segments of a marked text one by one. */
+/** An encoder of the segments of a marked text, one by one. */
 export class SegmentEncoder {
   readonly #encoders: SegmentEncoders
   readonly #addedIds: ReadonlyMap<string, number>

@@ -16,7 +16,7 @@ interface StreamingDecoderOptions {
   startsText?: boolean
 }
 
-/** Decodes the ids of one text. */
+/** A decoder of the ids of one text. */
 export class StreamingDecoder {
   readonly #tokenizer: TokenPieces
   readonly #skips: boolean

@@ -32,7 +32,9 @@ export interface TokenPieces {
   readonly stripsFirstSpace: boolean
   tokenToId(token: string): number | undefined
   isSpecial(id: number): boolean
-  /** Returns what the token adds to a text. The result is cached: it is the same object each time. */
+  /**
+   * Returns a token's contribution to a text. The result is cached: it is the same object for each call with this id.
+   */
   getPiece(id: number): TokenPiece
 }
 

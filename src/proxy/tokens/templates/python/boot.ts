@@ -50,7 +50,10 @@ export const MODULES: Modules = {
 
 const SITE_PACKAGES = '/lib/python3.14/site-packages'
 
-/** Imports what the templates' code uses, including the modules that Jinja2 imports only when an error occurs. */
+/**
+ * Python code that imports the modules which templates use, including those that Jinja2 imports only when an error
+ * occurs.
+ */
 const WARM_UP = `
 import sys, json, traceback, linecache, pkgutil, importlib
 from datetime import datetime

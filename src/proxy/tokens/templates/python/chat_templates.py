@@ -27,7 +27,7 @@ from template_words import find_words
 
 
 class GenerationBlocks(Extension):
-    """Supports `{% generation %}`, which marks sampled text for training, and renders its content in a separate
+    """The extension for `{% generation %}`, which marks sampled text for training and renders its content in a separate
     scope."""
 
     tags = {"generation"}
@@ -108,7 +108,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class TracingSandbox(Tracing, Sandbox):
-    """Renders a template with opaque values in place of contents."""
+    """A sandbox that renders a template with opaque values in place of contents."""
 
 
 # The cache size: a template may generate any number of names.

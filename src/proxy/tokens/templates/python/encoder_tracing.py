@@ -31,7 +31,8 @@ def rewrite(syntax_tree):
 
 
 class Rewriting(ast.NodeTransformer):
-    """Replaces expressions by calls of the functions of `Tracer`. Raises Unspecializable for unsupported code."""
+    """A transformer that replaces expressions by calls of the functions of `Tracer`. It raises Unspecializable for
+    unsupported code."""
 
     def visit(self, node):
         if isinstance(node, REFUSED) or (isinstance(node, ast.Attribute) and node.attr in REFUSED_ATTRIBUTES):

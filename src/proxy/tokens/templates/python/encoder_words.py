@@ -54,8 +54,8 @@ BARE_FIELDS = ("role", "type", "id", "tool_call_id")
 
 
 class BareVariables:
-    """Finds the bare variables of functions: those whose values are only roles, identifiers, settings and constants,
-    but never contents."""
+    """The bare variables of functions: those whose values are only roles, identifiers, settings and constants, but
+    never contents."""
 
     def __init__(self, functions, entry_point):
         self.functions = functions
@@ -179,7 +179,7 @@ def is_bare(expression, bare):
 
 
 class ExpressionKinds:
-    """Determines which expressions of a function are bare, and which are mappings."""
+    """A classifier of a function's expressions: bare ones, and mappings."""
 
     def __init__(self, function, bare):
         self.bare = bare
@@ -209,7 +209,7 @@ def is_type_test(node):
 
 
 class WordSearch(ast.NodeVisitor):
-    """Collects words from the comparisons and method calls in an encoder's code."""
+    """A collector of words from the comparisons and method calls in an encoder's code."""
 
     def __init__(self, constants):
         self.inside = set()

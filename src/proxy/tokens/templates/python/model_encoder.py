@@ -53,11 +53,11 @@ DESCRIBED = {
 # Modules that provide access to JavaScript or to raw memory. Pyodide has loaded some of them when `confine` runs.
 BRIDGES = ("js", "pyodide_js", "pyodide", "_pyodide", "_pyodide_core", "ctypes", "_ctypes", "micropip")
 
-# No engine accepts a longer prompt.
+# The maximum length of a prompt. No engine accepts a longer one.
 MAX_CHARS = 64 * 2**20
 
-# Calls that are repeated to verify that the result depends on nothing but the messages: the first ones, and one of
-# every so many later ones.
+# Some calls of an encoder are repeated to verify that the result depends on nothing but the messages: the first
+# `REPEATED_FIRST`, and each call whose number is a multiple of `CALLS_A_REPEAT`.
 REPEATED_FIRST = 8
 CALLS_A_REPEAT = 64
 
@@ -133,7 +133,7 @@ class ModelEncoder:
 
 
 class EncoderTrace:
-    """Renders opaque contents with the rewritten code of an encoder."""
+    """A renderer of opaque contents with the rewritten code of an encoder."""
 
     def __init__(self, encoder):
         self.encoder = encoder
@@ -157,7 +157,7 @@ class EncoderTrace:
 
 
 class TextEncoder(ModelEncoder):
-    """Calls `encode_messages`, the entry point of DeepSeek's encoders."""
+    """A renderer that calls `encode_messages`, the entry point of DeepSeek's encoders."""
 
     entry_point = "encode_messages"
 
@@ -193,7 +193,7 @@ class TextEncoder(ModelEncoder):
 
 
 class SegmentEncoder(ModelEncoder):
-    """Calls `build_chat_segments`, the entry point of Kimi's encoder and of `mistral_encoder.py`."""
+    """A renderer that calls `build_chat_segments`, the entry point of Kimi's encoder and of `mistral_encoder.py`."""
 
     entry_point = "build_chat_segments"
 
@@ -327,14 +327,14 @@ def confine():
     """Restricts this interpreter to computations with modules of the standard library. This cannot be undone."""
     for name in LIBRARY:
         __import__(name)
-    # `dataclasses` looks up the names in a class's annotations in this module.
+    # `dataclasses` looks up the names in a class's annotations in the module named `MODULE`.
     sys.modules[MODULE] = types.ModuleType(MODULE)
     sys.modules[MODULE].__dict__["__builtins__"] = BUILTINS
     load = builtins.__import__
     for name in [name for name in sys.modules if name.split(".")[0] in BRIDGES]:
         del sys.modules[name]
     for finder in sys.meta_path:
-        # Pyodide's finder, which imports JavaScript objects, has this attribute.
+        # Only Pyodide's finder, which imports JavaScript objects, has the attribute `jsproxies`.
         getattr(finder, "jsproxies", {}).clear()
 
     def import_listed(name, globals=None, locals=None, fromlist=(), level=0):
@@ -348,14 +348,14 @@ def confine():
         BUILTINS.pop(name, None)
     INTERPRETER_STATE.extend((names, [*names.values()]) for names in (sys.modules, vars(builtins), vars(sys)))
     LIBRARY_STATE.extend((vars(sys.modules[name]), [*vars(sys.modules[name]).values()]) for name in (*LIBRARY, MODULE))
-    # As in `chat_templates.freeze_objects`.
+    # Collects garbage rarely, and not at all among existing objects, as `chat_templates.freeze_objects` does.
     gc.set_threshold(100_000)
     gc.freeze()
     sys.addaudithook(deny)
 
 
 def deny(event, arguments):
-    """An audit hook that raises PermissionError for events that an encoder may not cause."""
+    """Raises PermissionError for an event that an encoder may not cause. Python calls this audit hook."""
     if event in DESCRIBED and arguments[1] in DESCRIBED[event]:
         return
     if event not in PERMITTED_EVENTS:

@@ -17,7 +17,7 @@ export interface ResponseDeltas {
   undecided: number
 }
 
-/** A response template and its parser. */
+/** A response template, and the functions that parse completions by it. */
 export interface ResponseTemplate {
   /** Returns the parser state of a new completion, which the caller must destroy. */
   begin(opening: CompletionContext): PyProxy
@@ -31,7 +31,7 @@ interface ResponseReaderModule extends PyProxy {
   read(answer: PyProxy, texts: string, isEnd: boolean): string
 }
 
-/** Python with the parser of response templates. */
+/** Python with transformers' parser of completions. */
 export class PythonResponses {
   readonly #module: ResponseReaderModule
 

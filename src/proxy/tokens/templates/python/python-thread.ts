@@ -32,7 +32,7 @@ interface PythonThreadOptions {
   /** The data of the module, a plain object. */
   data: object
   limits: PythonThreadLimits
-  /** What this Python does, for error messages: `renders chat templates`. */
+  /** The task of this Python in error messages: `renders chat templates`. */
   task: string
   /** Creates the error of a job that exceeds its time or memory limit. */
   createLimitError(reason: string): ProxyError
@@ -54,7 +54,10 @@ const MAX_SHORT_IN_A_ROW = 64
  */
 const START_LIMIT_MS = 120_000
 
-/** Queues jobs and runs them on a thread or process, which it starts for the first job and replaces after a failure. */
+/**
+ * A queue of jobs, and the thread or process that runs them. The thread is started for the first job and replaced after
+ * a failure.
+ */
 export class PythonThread<Job, Reply> {
   readonly #options: PythonThreadOptions
   readonly #short: WaitingJob<Job, Reply>[] = []
@@ -167,7 +170,7 @@ export class PythonThread<Job, Reply> {
     }
     const { resolve, reject } = this.#current!
     this.#current = undefined
-    // JSON between processes omits an answer of undefined.
+    // JSON between processes omits an `answer` that is undefined, so the reply may have neither field.
     if ('error' in reply) reject(fromThreadError(reply.error))
     else resolve(reply.answer)
     this.#next()

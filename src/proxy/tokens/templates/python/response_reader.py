@@ -1,9 +1,9 @@
 """Parses completions by a model's `response_template`, with transformers' own parser.
 
 The output follows vLLM's adapter of the same parser (`vllm/parser/response_template.py`): it has the same fields, a
-tool call is returned when its region closes, and so is the text of a region that the end of the completion truncates.
-There are two differences: white space at the ends of a field is removed in streams, too, and a tool call that cannot be
-parsed is returned as text.
+tool call is returned when its region closes, and the text of a region that the end of the completion truncates is
+returned, too. There are two differences: white space at the ends of a field is removed in streams, too, and a tool call
+that cannot be parsed is returned as text.
 """
 
 import json
@@ -79,7 +79,7 @@ def reject_deep(text):
 
 
 class RegionParser(ResponseParser):
-    """Adds the markup to the events of a region. The last event of a region that cannot be parsed is
+    """A parser that adds the markup to the events of a region. The last event of a region that cannot be parsed is
     `region_malformed`."""
 
     def __init__(self, template, prefix, tools):
@@ -118,8 +118,8 @@ class RegionParser(ResponseParser):
 
 
 class TextField:
-    """Removes the white space at the ends of a region. Its text arrives in chunks, so trailing white space is
-    buffered."""
+    """A field of the output, which removes the white space at the ends of a region. Its text arrives in chunks, so
+    trailing white space is buffered."""
 
     def __init__(self, strips):
         self.strips = strips
@@ -147,7 +147,7 @@ class TextField:
 
 
 class CompletionParser:
-    """Parses a completion that arrives in chunks."""
+    """A parser of a completion that arrives in chunks."""
 
     def __init__(self, template, prefix, tools):
         # Without tools, text that looks like a tool call is content, as in vLLM.

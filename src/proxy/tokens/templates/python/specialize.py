@@ -153,8 +153,8 @@ class Opaque:
         return self._pieces[0]
 
 
-# Not empty while opaque values are hashable. All of them have the same hash, so that they are compared with every other
-# key.
+# The list is not empty while opaque values are hashable. All of them have the same hash, so that they are compared with
+# every other key.
 HASHES = []
 
 
@@ -183,7 +183,7 @@ def test_slot(slot, kind, text, conditions):
     """Returns the result of a comparison for the sample, and records it as a condition."""
     if slot.index == CLOCK:
         raise Unspecializable
-    # Raises an exception for an unpaired surrogate, which JavaScript would find inside a surrogate pair.
+    # `encode` raises an exception for an unpaired surrogate, which JavaScript would also find inside a surrogate pair.
     text.encode()
     holds = PREDICATES[kind](slot.text, text)
     conditions[json.dumps([slot.index, slot.strips, kind, text, holds])] = None
@@ -226,7 +226,7 @@ METHODS = ("startswith", "endswith", "split", "replace", "strip", "lstrip", "rst
 
 
 class TracingCode(CodeGenerator):
-    """Generates code that writes and joins values without converting them to `str`."""
+    """A generator of code that writes and joins values without converting them to `str`."""
 
     def _output_child_pre(self, node, frame, finalize):
         self.write("environment.to_output(")
@@ -293,7 +293,7 @@ def to_text(value):
 FILTERS = {
     "string": to_text,
     "trim": lambda value, chars=None: to_text(value).strip(chars),
-    # The result differs between renderings, as that of `lipsum` does.
+    # The results of `random` differ between renderings, as those of `lipsum` do.
     "random": raise_unspecializable,
 }
 

@@ -22,7 +22,7 @@ class Unsupported(Exception):
 
 
 class Damaged(Exception):
-    """This interpreter must be replaced. The argument describes what a model's code did to it."""
+    """The error after which this interpreter must be replaced. The argument describes what a model's code did to it."""
 
 
 class Needs(NamedTuple):
@@ -71,7 +71,7 @@ def merge_systems(messages, needs):
     """Merges the leading system messages. Codex, for example, begins with its instructions and a developer message."""
     rules = list(itertools.takewhile(lambda message: message.get("role") == "system", messages))
     texts = [text for rule in rules for text in list_texts(rule["content"])]
-    # An image has no text.
+    # The texts contain None for an image; messages with images are not merged.
     if len(rules) < 2 or None in texts:
         return messages
     return [{**rules[0], "content": to_content(["\n".join(texts)], needs)}, *messages[len(rules) :]]
@@ -84,7 +84,7 @@ def list_texts(content):
 def to_template_message(message, needs, path):
     # Templates test `is defined`, so a field that a client sends as null must be absent.
     result = {name: value for name, value in message.items() if value is not None}
-    # A developer message is a system prompt under another name. vLLM would lose it.
+    # A developer message is a system prompt under another name. vLLM would lose the message.
     if result.get("role") == "developer" and not needs.takes_developer:
         result["role"] = "system"
     reasoning = next((result[name] for name in REASONING_FIELDS if name in result), None)

@@ -30,7 +30,7 @@ def find_words(syntax_tree):
 
 
 class WordSearch:
-    """Collects words from the comparisons, calls and filters of a template."""
+    """A collector of words from the comparisons, calls and filters of a template."""
 
     def __init__(self, syntax_tree):
         self.inside = set()
