@@ -30,8 +30,8 @@ export async function run(config: ServeConfig & ServerRolloutsConfig): Promise<n
 }
 
 /**
- * Starts the model before the server: Python starts on a separate thread while this one loads the rest of the program,
- * and an invalid tokenizer is reported before anything else happens.
+ * Starts the token model before the server: Python starts on a separate thread while this one loads the rest of the
+ * program, and an invalid tokenizer is reported before anything else happens.
  */
 async function startTokenModel(config: ServeConfig): Promise<StartingModel | undefined> {
   const { startModel } = await import('../token-mode.ts')

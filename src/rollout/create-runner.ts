@@ -91,7 +91,7 @@ function createAgentCoreRunner(config: RunnerConfig, warn: (text: string) => voi
 
 /**
  * Returns the paths that agents must not read: tasks with their ground truth, the rows of other samples, complete data
- * sets, key files, and the database of a proxy on this machine.
+ * sets, key files, `.env`, and the database of a proxy on this machine.
  */
 function getSecretPaths(config: RunnerConfig & Partial<SecretFiles>): string[] {
   const { tasks, output, datasetDirs } = config

@@ -32,7 +32,7 @@ export function checkKeys(config: ServeConfig): Finding {
   return createOkFinding('keys', `of admins and agents${mode === 'relay' ? ', and of workers' : ''}`)
 }
 
-/** A certificate that expires sooner causes a warning. */
+/** A certificate that expires within this time causes a warning. */
 const SOON_MS = 14 * 86_400_000
 
 export function checkTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig): Finding {

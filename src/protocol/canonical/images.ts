@@ -34,7 +34,7 @@ export function getImageParts({ content }: Pick<ChatMessage, 'content'>): ImageP
   )
 }
 
-/** Returns the URLs of all images of a conversation. */
+/** Returns the URLs of all images of a conversation; an empty text for an image without a URL. */
 export function getImageUrls(messages: readonly Pick<ChatMessage, 'content'>[]): string[] {
   return messages.flatMap((message) => getImageParts(message).map(({ url }) => url ?? ''))
 }

@@ -50,7 +50,7 @@ export function requestToV2(
 
 /** The prompt that a worker already has, and whether it accepts a prompt as the ids after that. */
 export interface PromptBase {
-  /** The latest prompt that the worker reported and the request extends. */
+  /** The longest prompt that the worker reported and the request extends. */
   reported?: PromptReport | undefined
   /** Whether the worker has the capability `prompt_shared`. */
   acceptsShared?: boolean

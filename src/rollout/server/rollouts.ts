@@ -40,8 +40,8 @@ export interface RolloutsOptions {
 }
 
 /**
- * The limits of stored results. A client requests a result again if its connection failed before it had read it
- * completely.
+ * The limits of stored results, which are kept because a client requests a result again if its connection failed before
+ * the client had read it completely.
  */
 const MAX_STORED_BYTES = 256 * 1024 * 1024
 const MAX_ROLLOUTS = 10_000
@@ -93,7 +93,7 @@ export class Rollouts {
   /**
    * Starts a rollout, or joins the one with this id.
    * @param signal aborts when the caller has disconnected
-   * @returns its response as JSON
+   * @returns its id, and its response as JSON
    * @throws ProxyError `invalid_request` when the rollout with this id has other parameters, `shutting_down`
    */
   requestRollout(
@@ -123,7 +123,7 @@ export class Rollouts {
 
   /**
    * Stops a rollout's agent and removes the rollout.
-   * @returns after the agent has stopped
+   * @returns the removed rollout, once the agent has stopped
    * @throws ProxyError `rollout_not_found`
    */
   async remove(rolloutId: string): Promise<RolloutSummary> {

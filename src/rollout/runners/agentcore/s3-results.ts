@@ -67,7 +67,11 @@ export class S3Results implements ResultSource {
     return `${this.#options.experiment}/${inputId}/${id}.json`
   }
 
-  /** Starts the agent. @returns a result; never settles if the agent works in the background */
+  /**
+   * Starts the agent.
+   * @returns the result of a program that has ended when it responds; never settles if the agent works in the background
+   * @throws AgentCoreError if the start fails
+   */
   async #start(
     session: AgentCoreSession,
     location: { key: string },
