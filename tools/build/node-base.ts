@@ -102,7 +102,10 @@ async function fetchNode({ name, version, integrity }: NodePackage, cache: strin
     if (fetched.integrity !== integrity)
       throw new Error(`${name}@${version} is not what it was: ${fetched.integrity}`)
     await run('tar', ['-xzf', fetched.filename, 'package/bin/node'], { cwd: unfinished })
-    await rename(unfinished, folder)
+    await rename(unfinished, folder).catch((error: Error) => {
+      // Another build has fetched the same Node meanwhile.
+      if (!existsSync(path)) throw error
+    })
     return path
   } finally {
     await rm(unfinished, { recursive: true, force: true })
