@@ -111,7 +111,7 @@ function KeyForm({ why: reason }: { why: string }) {
           aria-label="Key"
         />
         <button type="submit">Open</button>
-        <p class="quiet">It is kept until this tab closes.</p>
+        <p class="quiet">It is stored until this tab closes.</p>
       </form>
     </main>
   )

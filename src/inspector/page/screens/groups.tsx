@@ -31,7 +31,8 @@ export function Groups() {
       </div>
       {keys !== undefined && by === undefined ? (
         <Empty title="No groups yet">
-          Sessions are grouped by a value of their metadata, such as <code>instance_id</code>; none has any.
+          Sessions are grouped by a value of their metadata, such as <code>instance_id</code>; no session has
+          metadata yet.
         </Empty>
       ) : (
         by !== undefined && <GroupTable by={by} />

@@ -24,7 +24,7 @@ function getColourings({ added }: RowData): readonly ColourProperty[] {
 
 export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
   const read = useLoad((stop) => loadRow(sessionId, row, stop), [sessionId, row])
-  // The row is loaded first, because summarizing all rows costs the proxy as much again.
+  // The row is loaded first, because the summaries of all rows cost the proxy as much as the tokens of one.
   const isRead = read.value !== undefined
   const rows = useLoad(
     async (stop) => {

@@ -245,7 +245,7 @@ function rejectPart(part: Record<string, unknown>, at: string): void {
       "An agent may not set 'uuid': it would identify the media of other clients",
     )
   }
-  // All media fields are checked regardless of `type`, because some engines read the fields and ignore `type`.
+  // All media fields are checked regardless of `type`: some engines obey `type`, others the name of the field.
   for (const name of MEDIA_PARTS) if (part[name] !== undefined) rejectUrl(part[name], `${at}.${name}`)
   if (type === 'file' && !isInline(file)) {
     throw createForbiddenError(`${at}.file`, "An agent's files must be in the body, as 'file_data'")

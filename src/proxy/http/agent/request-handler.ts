@@ -33,7 +33,7 @@ export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
   logRequest?: RequestLogger | undefined
 }
 
-/** A function that creates the dialect for one request. Dialects that read recorded turns of the session have one. */
+/** A function that creates the dialect for one request, after it has read recorded turns of the session. */
 type DialectFactory = (body: unknown, sessionId: string, memo: PartMemo) => Promise<AgentDialect>
 
 /** A function that returns the id of the turn that a request continues, if its body declares one. */

@@ -19,7 +19,8 @@ export const NewEngineBody = Type.Object(
       minimum: 1,
       maximum: 1_000,
       default: 1,
-      description: 'The number of requests for each request that an engine of weight 1 receives',
+      description:
+        'The number of requests that it receives for each request that an engine of weight 1 receives',
     }),
   },
   STRICT,

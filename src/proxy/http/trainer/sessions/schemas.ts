@@ -74,7 +74,7 @@ const newSessionFields = {
   continue_responses: Type.Optional(
     Type.Boolean({
       description:
-        'Whether a response is continued by another engine request after the first one was cut; see docs/token-mode.md; absent: the default of the proxy',
+        'Whether a response is continued by another engine request after the first one was cut off; see docs/token-mode.md; absent: the default of the proxy',
     }),
   ),
   limits: Type.Optional(
@@ -169,7 +169,7 @@ export const TrajectoriesQuery = Type.Object(
     mask_stale_tokens: Type.Boolean({
       default: false,
       description:
-        'Mask tokens of older or unknown weights than the newest that sampled a token of the row; see docs/token-mode.md',
+        'Mask tokens of unknown weights, and of older weights than the newest that sampled a token of the row; see docs/token-mode.md',
     }),
     images: Type.Boolean({
       default: false,
@@ -191,7 +191,7 @@ export const sessionFields = withFormerProperties({
   completed: Type.Boolean({ description: 'Whether the status is `completed`' }),
   created_at: epochS('Created'),
   updated_at: epochS('Last change'),
-  ended_at: nullable(epochS('Completed or aborted; null: it is active')),
+  ended_at: nullable(epochS('When it was completed or aborted; null: it is active')),
   ttl_s: nullable(
     Type.Number({ description: 'The session is removed this long after its last change; null: never' }),
   ),
