@@ -28,7 +28,7 @@ export async function readHistory(request: ResponsesRequest, find: TurnFinder): 
   return [...(readAnnotation(turn).instructions ? messages.slice(1) : messages), buildAssistantMessage(turn)]
 }
 
-/** Returns the input as items, with item references resolved. */
+/** Returns the input as items: text as one message, and each item reference as the item that it names. */
 export async function resolveInputItems({ input }: ResponsesRequest, find: TurnFinder): Promise<InputItem[]> {
   if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }]
   const items: InputItem[] = []

@@ -106,7 +106,8 @@ export function lowerItems(items: readonly InputItem[], memo: PartMemo = NO_MEMO
 function lowerGroup(_last: InputItem, group: readonly ItemWithPath[]): CanonicalItems {
   const conversation = new ItemConverter()
   for (const { item, at } of group) conversation.add(item, at)
-  // Copied, because many of these lists are cached, and a list that was pushed to has room for sixteen more elements.
+  // Copied, because many of these lists are cached, and an array that was pushed to reserves memory for about sixteen
+  // more elements.
   return { messages: conversation.messages.slice(), tools: conversation.tools }
 }
 

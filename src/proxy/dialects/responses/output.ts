@@ -75,7 +75,7 @@ export class ResponseOutput {
     return this.#storeItems(events)
   }
 
-  /** Ends the output. @param isComplete false if the completion was truncated, within its last item */
+  /** Ends the output. @param isComplete false if the completion was truncated; its last item is then incomplete */
   end(isComplete: boolean): ResponseEvent[] {
     const waited = this.#order.end().flatMap((delta) => this.#addToCall(delta))
     // An empty completion has an empty message item, so that the agent can continue from it.

@@ -23,7 +23,7 @@ const TIMEOUT_MS = 10_000
  * model's tokenizer for tokens that this model sampled, and from an engine for tokens of other models.
  * @param loadEmbedded called once, for the first ids that the embedded model sampled; absent: there is no embedded
  *   model
- * @returns a function that resolves to undefined if no tokenizer is known
+ * @returns a function that resolves to undefined if no tokenizer and no engine is available for the model
  */
 export function createTokenTextReader(
   named: TokenizerWithName | undefined,

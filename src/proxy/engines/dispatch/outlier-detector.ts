@@ -56,7 +56,7 @@ interface MemberState {
 /** An ejection that begins. */
 export interface Ejection {
   forMs: number
-  /** The number of consecutive failures before it. */
+  /** The number of consecutive failures of the member when the ejection begins. */
   failures: number
 }
 

@@ -282,7 +282,10 @@ export class Scheduler {
     return free
   }
 
-  /** Returns the results for requests of this kind, computed once per walk. @param kinds the results of this walk */
+  /**
+   * Returns the walk's results for requests of the same kind, computed for the first of them.
+   * @param kinds the results of this walk by kind
+   */
   #getWalkResult(request: WaitingRequest, kinds: Map<string, QueueWalkResult>): QueueWalkResult {
     let kind = kinds.get(request.kind)
     if (kind === undefined) {

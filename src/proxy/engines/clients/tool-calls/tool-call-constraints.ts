@@ -16,7 +16,7 @@ export interface ToolCallConstraintsOptions {
 export class ToolCallConstraints {
   readonly #version: ServerVersion
   readonly #options: ToolCallConstraintsOptions
-  /** A warning for operators, set once a request has found the server too old. */
+  /** A warning for operators, set once a request needed constraints that the server does not support. */
   warning: string | undefined
 
   constructor(version: ServerVersion, options: ToolCallConstraintsOptions) {
@@ -50,8 +50,9 @@ export class ToolCallConstraints {
 
   get #warningText(): string {
     return (
-      `its version is not known to be ${this.#options.since} or newer: in token mode, strict tools and ` +
-      'parallel_tool_calls: false do not constrain sampling, and forced tool calls are sampled as a JSON array'
+      `its version is not known to be ${this.#options.since} or newer, or its grammar backend is not xgrammar: ` +
+      'in token mode, strict tools and parallel_tool_calls: false do not constrain sampling, and forced tool ' +
+      'calls are sampled as a JSON array'
     )
   }
 }

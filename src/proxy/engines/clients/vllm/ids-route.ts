@@ -83,9 +83,9 @@ export interface IdsRouteFeatures {
 }
 
 /**
- * Returns the reason to send a request without images to this route: it needs recorded data that the route reports, and
- * uses only fields that the route supports. The route supports no constraints on the output, and reports no texts of
- * tokens.
+ * Returns the reason to send a request without images to this route: the kind of recorded data that it needs and that
+ * the route reports. Undefined if it needs none, or uses a field that the route does not support. The route supports no
+ * constraints on the output, and reports no texts of tokens.
  */
 export function findIdsRouteReason(
   request: TokenRequest,

@@ -11,7 +11,8 @@ export type JsonPoster = (path: string, json: string) => Promise<string>
 const SEPARATOR = '\u241e\u241f\u241e'
 const PER_REQUEST = 4_000
 /**
- * The maximum number of different tokens, or groups that form a character, to request: about the size of a vocabulary.
+ * The maximum number of texts to request for one list of ids, one for each different token or group of tokens that form
+ * a character: about the size of a vocabulary.
  */
 const MAX_REQUESTED = 40_000
 /** The replacement for bytes that do not form a character. */
@@ -32,7 +33,7 @@ export class TokenTextCache {
   /**
    * Returns the text that each token adds; adjacent tokens with incomplete characters have their text at the last of
    * them.
-   * @returns undefined if the engine's text cannot be split
+   * @returns undefined if more than {@link MAX_REQUESTED} texts are unknown, or if the engine's text cannot be split
    * @throws ProxyError
    */
   async getTexts(ids: Int32Array, post: JsonPoster): Promise<string[] | undefined> {
@@ -91,7 +92,7 @@ interface TextRun {
   key: string
 }
 
-/** Returns runs of adjacent tokens that have incomplete characters. */
+/** Returns the runs of two or more adjacent tokens that have incomplete characters. */
 function findPartialRuns(ids: Int32Array, getText: (id: number) => string): TextRun[] {
   const runs: TextRun[] = []
   for (let start = 0; start < ids.length; start += 1) {

@@ -164,7 +164,8 @@ export class CompletionReader {
 
   #readRoot(response: Record<string, unknown>): void {
     if (isRecord(response.usage)) this.#usage = response.usage as unknown as Usage
-    // SGLang sends the version in `metadata`, gateways at the root; vLLM sends spans in the choice, on one route.
+    // SGLang sends the version in `metadata`, gateways at the root. The spans of vLLM, which are in the choice, are
+    // read separately.
     const version =
       response.weight_version ?? (isRecord(response.metadata) ? response.metadata.weight_version : undefined)
     this.#weightVersion = readWeightVersion(version) ?? this.#weightVersion
