@@ -18,7 +18,7 @@ export interface DriftEngine {
   readonly health: EngineHealth
 }
 
-/** The result of a sampled turn. `failed`: an error occurred. `dropped`: too many turns were queued. */
+/** The result of a turn of the sample. `failed`: an error occurred. `dropped`: too many turns were queued. */
 export type DriftVerdict = TurnResult['verdict'] | 'failed' | 'dropped'
 
 /** The sample, the dependencies and the listeners of a {@link DriftMeter}. */
@@ -28,7 +28,7 @@ export interface DriftMeterOptions {
   readonly store: Pick<TurnReader, 'getTurn' | 'readDetails'>
   /** Finds an engine to score a turn. @returns `busy` if none is idle; undefined if no engine can score the turn */
   findEngine(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
-  /** Receives the verdict of each sampled turn, and the result if the turn was verified or skipped by the verifier. */
+  /** Receives the verdict of each turn of the sample, and the result if the verifier has verified or skipped the turn. */
   onVerdict(verdict: DriftVerdict, result?: TurnResult): void
   /** Receives whether an engine noticed the deliberately changed prompt of a negative control. */
   onControl(isCaught: boolean): void
@@ -47,7 +47,7 @@ interface DriftState {
   differs: number
   skipped: number
   failed: number
-  /** The number of sampled turns that were dropped because too many were queued. */
+  /** The number of turns of the sample that were dropped because too many were queued. */
   dropped: number
   /** The mean difference of all compared tokens, in nats; null if none was compared. */
   mean_difference: number | null

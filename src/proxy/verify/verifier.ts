@@ -298,7 +298,10 @@ interface TurnFindings {
 const MASK_DIFFERS =
   'the logprobs over the tokens that remain after top_p, top_k or min_p differ: a mask is missing or wrong'
 
-/** Pairs the recorded logprobs over masks with the engine's, for tokens that have one; a mask itself may be missing. */
+/**
+ * Pairs the recorded logprobs over masks with the engine's, for the tokens that have such a logprob. The mask of such a
+ * token may be missing.
+ */
 function createMaskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
   if (samplingLogprobs === undefined) return []

@@ -97,7 +97,7 @@ export class AgentRoleFinder {
     this.#mainIsSure ||= !GUESSES.has(rule) || opening.toolsKey !== ''
   }
 
-  /** Adds openings. Known ones are not replaced, because a sub-agent may start with the complete main conversation. */
+  /** Adds openings. Does not replace existing ones: a sub-agent may start with the complete main conversation. */
   #addOpenings(keys: readonly string[], line: AgentRole): void {
     for (const key of keys) if (!this.#openings.has(key)) this.#openings.set(key, line)
   }

@@ -48,7 +48,7 @@ export class MessagePath {
   }
 }
 
-/** The key and the role of a message, by which it is compared. */
+/** The key of a message, by which it is compared, and its role. */
 interface RoleMessage {
   readonly key: string
   readonly role: string

@@ -86,7 +86,7 @@ export class LiveSession {
     return this.#allocations.size > 0
   }
 
-  /** Runs a task after all tasks that were passed before. */
+  /** Runs a task when all earlier tasks have ended. */
   runInOrder<T>(task: () => Promise<T>): Promise<T> {
     const result = this.#lastTask.then(task)
     this.#lastTask = result.then(ignore, ignore)

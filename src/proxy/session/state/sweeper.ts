@@ -49,7 +49,7 @@ export class Sweeper {
   readonly #options: SweeperOptions
   /** The difference between the wall clock and the monotonic clock at the start. */
   readonly #steadyOffsetMs: number
-  /** The time before which sessions count as expired before the start. */
+  /** Sessions that expired before this time count as expired before the start. */
   readonly #unseenUntilMs: number
   readonly #timer: NodeJS.Timeout
   /** The time on the monotonic clock at which the deferral began; undefined: nothing is deferred. */
