@@ -218,8 +218,8 @@ CREATE INDEX sessions_by_end ON llm_proxy.sessions (ended_at_ms, tree) WHERE sta
 `
 
 /**
- * The search index. A commit only adds a turn that has ended to `unsearched`, at almost no cost; an indexer processes
- * these rows. Without pg_trgm, or if the role may not install it, the search scans all of `searched`.
+ * The search index. When a turn ends, the commit only adds its id to `unsearched`, at almost no cost; an indexer
+ * processes these rows. Without pg_trgm, or if the role may not install it, the search scans all of `searched`.
  */
 const SEARCH = `
 CREATE UNIQUE INDEX sessions_by_tree ON llm_proxy.sessions (tree);

@@ -22,7 +22,7 @@ import type { NodeLease } from './lease.ts'
 import { RowCache, UndoLog } from './row-cache.ts'
 import { WriterSessions } from './writer-sessions.ts'
 
-/** Cache limits: the number of small rows, and the size of completions (characters) and token ids (bytes). */
+/** The limits of each cache: of small rows, their number; of completions, characters; of token ids, bytes. */
 const MAX_KEYS = 200_000
 const MAX_CHARS = 8 * 1024 * 1024
 const MAX_ID_BYTES = 16 * 1024 * 1024
@@ -54,7 +54,7 @@ export class WriterTables implements TurnTables {
   readonly openTurns = new RowCache<string, OpenTurnRow>(MAX_KEYS, ONE_ROW)
   readonly endedTurns = new RowCache<string, TurnEndColumns>(MAX_KEYS / 20, ONE_ROW)
   readonly sequences = new RowCache<number, SequenceRow>(MAX_ID_BYTES, countSequenceBytes)
-  /** The last turn with a prompt, by tree. */
+  /** The row id of the last turn whose prompt ids are stored, by tree. */
   readonly lastPrompts = new RowCache<number, number>(MAX_KEYS, ONE_ROW)
   /**
    * Completions by tree, the newest first. They are not read from the database: an assistant message that is not an
