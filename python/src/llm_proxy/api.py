@@ -58,7 +58,7 @@ class Api:
         """Sends a request and retries it while the proxy is unavailable.
 
         :param retry: false for a request that must not be repeated
-        :param lines: whether the response has a JSON value on each line; they are returned as a list
+        :param lines: whether the response has a JSON value on each line; the values are returned as a list
         :returns: the JSON of the response
         :raises ProxyApiError: with the proxy's message
         """

@@ -235,7 +235,7 @@ function startParsers(
   return { chosen, close: () => responses.close() }
 }
 
-/** The contents of a model's files, except the vocabulary. */
+/** The options of a model and the contents of its files, except the vocabulary. */
 interface ModelDescription {
   options: TokenModelOptions
   modelFiles: ModelFiles

@@ -278,7 +278,7 @@ export class PromptEngine {
 
   /**
    * Renders the new messages after the complete history.
-   * @param isUnchanged verifies the history's text; default: no
+   * @param isUnchanged verifies the history's text; undefined: it is not verified
    */
   #renderAfterHistory(
     { situation, history, echoText, newMessages }: NewPartRequest,

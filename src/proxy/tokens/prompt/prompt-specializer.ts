@@ -25,7 +25,9 @@ type PartBridge = Pick<NewPart, 'closingIds' | 'endId'>
 interface ShapeEntry {
   /** One specialization for each path that contents have taken through the template. */
   readonly specializations: PartSpecialization[]
-  /** The number of renderings without a specialization since the last specialization was derived. */
+  /**
+   * The number of renderings without a specialization since the last attempt to derive one; negative after a failure.
+   */
   misses: number
   /** The number of renderings with a specialization. */
   uses: number
@@ -41,9 +43,9 @@ interface ShapeGroup {
 }
 
 const RENDERINGS_PER_CHECK = 64
-/** The number of renderings before a shape is specialized. Many shapes occur only once. */
+/** The number of renderings without a specialization before one is derived. Many shapes occur only once. */
 const MIN_MISSES = 2
-/** The number of renderings after which a failed specialization is tried again. */
+/** The number of renderings after which a specialization is derived again if the thread reported an error. */
 const MISSES_AFTER_FAILURE = 1_000
 /** The maximum number of specializations of a shape. */
 const MAX_PATHS = 4
@@ -159,7 +161,10 @@ export class PromptSpecializer implements PromptService {
     this.#groups.set(key, group)
   }
 
-  /** Specializes the template to a shape after some misses. @param expected the template's text for these contents */
+  /**
+   * Counts a rendering without a specialization, and derives one after {@link MIN_MISSES}.
+   * @param expected the template's text for these contents
+   */
   async #learn(
     key: string,
     entry: ShapeEntry,

@@ -96,7 +96,7 @@ interface RustTokenizer {
 interface Job {
   text: string
   promptChars: number
-  /** The number of texts of shorter prompts that were encoded before this one. */
+  /** The number of texts that were queued after this one and encoded before it. */
   overtaken: number
   resolve(ids: number[]): void
   reject(error: ProxyError): void
@@ -105,7 +105,7 @@ interface Job {
 /**
  * The number of texts of long prompts that are encoded concurrently. libuv has four threads, which file and DNS
  * operations also use, and the event loop occupies one core. One more thread serves only short prompts, which take a
- * millisecond, whereas a long one takes some hundreds.
+ * millisecond, whereas a long one takes some hundreds of milliseconds.
  */
 const LONG_THREADS = Math.max(1, Math.min(2, availableParallelism() - 1))
 /** The length above which a prompt is long. */

@@ -76,8 +76,9 @@ export class FastEncoder implements TextEncoder {
   }
 
   /**
-   * Waits for the addon's tokenizer. @param loading resolves to undefined if the addon was not built @returns whether
-   * it was built
+   * Waits for the addon's tokenizer.
+   * @param loading resolves to undefined if the addon was not built
+   * @returns whether it was built
    */
   async open(loading: Promise<FastTokenizer | undefined>): Promise<boolean> {
     try {

@@ -84,9 +84,9 @@ class BareVariables:
             calls = called.get(name, [])
             for at, parameter in enumerate(get_parameters(function)):
                 values = self.values[name].setdefault(parameter.arg, [])
-                # A function that is used as a value may be called with any arguments.
                 if name == entry_point:
                     values += [(name, ANY_VALUE)] if at == 0 else []
+                # A function that is used as a value may be called with any arguments.
                 elif uses.count(name) > len(calls):
                     values.append((name, ANY_VALUE))
                 else:
