@@ -4,6 +4,7 @@
 import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
+import { setImmediate } from 'node:timers/promises'
 import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
 import { writeFileAtomically } from '../../base/atomic-file.ts'
 import { importOptionalPackage } from '../../base/optional-package.ts'
@@ -36,7 +37,7 @@ export async function writeArrowGroups(
   )
 }
 
-/** Yields the bytes of the file. Groups are read without backpressure: bytes wait in memory until they are consumed. */
+/** Yields the bytes of the file. A group is read only after the bytes of the previous one have been consumed. */
 async function* writeArrowFile(
   arrow: Arrow,
   columns: ColumnShapes,
@@ -46,16 +47,19 @@ async function* writeArrowFile(
   const writer = new arrow.RecordBatchFileWriter()
   const chunks = writer[Symbol.asyncIterator]()
   writer.reset(undefined, schema)
-  let isWritten = false
-  const written = (async () => {
-    for await (const rows of groups) writer.write(toRecordBatch(arrow, schema, columns, rows))
-    writer.finish()
-    isWritten = true
-  })()
-  // After an error of `groups` the loop below would otherwise wait forever.
-  written.catch((error) => writer.abort(error))
-  for (let chunk = await chunks.next(); !chunk.done; chunk = await chunks.next()) yield chunk.value
-  if (!isWritten) await written
+  let next = chunks.next()
+  for await (const rows of groups) {
+    writer.write(toRecordBatch(arrow, schema, columns, rows))
+    // The writer cannot be asked whether it has more bytes; its iterator resolves before the next tick if it has.
+    for (;;) {
+      const chunk = await Promise.race([next, setImmediate()])
+      if (chunk === undefined || chunk.done) break
+      yield chunk.value
+      next = chunks.next()
+    }
+  }
+  writer.finish()
+  for (let chunk = await next; !chunk.done; chunk = await chunks.next()) yield chunk.value
 }
 
 function toFields(arrow: Arrow, columns: ColumnShapes): Field[] {
