@@ -3,7 +3,7 @@ import type { Logger } from './base/logger.ts'
 import { openEngines } from './open-engines.ts'
 import { isOpenDoor, usesFallbackEngine } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
-import { checkEngines, openServer } from './proxy/engines/clients/open-servers.ts'
+import { checkEngines, createEngineClient } from './proxy/engines/clients/create-clients.ts'
 import type { SocketConnector } from './proxy/engines/clients/wire/connection.ts'
 import type { EngineEntry } from './proxy/engines/dispatch/engine-pool.ts'
 import { EngineRegistry } from './proxy/engines/dispatch/engine-registry.ts'
@@ -68,7 +68,8 @@ async function openLocal(
   const registry = new EngineRegistry({
     backend,
     // Without keys, any client may register an engine, which must not receive the key of the others.
-    open: (url) => openServer(isOpenDoor(config) ? { ...servers, engineApiKey: undefined } : servers, url),
+    open: (url) =>
+      createEngineClient(isOpenDoor(config) ? { ...servers, engineApiKey: undefined } : servers, url),
     needsTokenIds: config.tokenizer !== undefined,
     logger,
   })

@@ -24,7 +24,7 @@ import {
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import type { WorkerConfig } from './proxy/config/options/worker.ts'
 import { readTrustedAuthorities } from './proxy/config/trusted-authorities.ts'
-import { openServer } from './proxy/engines/clients/open-servers.ts'
+import { createEngineClient } from './proxy/engines/clients/create-clients.ts'
 import { createTokenTextReader } from './proxy/engines/clients/token-text-reader.ts'
 import type { SocketConnector } from './proxy/engines/clients/wire/connection.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
@@ -310,7 +310,8 @@ function openDriftMeter(
   { metrics, logger, platform, store, findIdleEngine }: DriftMeterParts,
 ) {
   const { verifyShare: share, verifyEngineUrl: url } = config
-  const own = url === undefined ? undefined : openServer({ ...config, connect: platform.connect }, url)
+  const own =
+    url === undefined ? undefined : createEngineClient({ ...config, connect: platform.connect }, url)
   const meter = new DriftMeter({
     share,
     store,

@@ -1,6 +1,6 @@
 /** Opens the engines of a proxy in local mode, of a worker or of a command. */
 import { type EmbeddedEngineConfig, requireProduct } from './included-products.ts'
-import { type EngineServersConfig, openServers } from './proxy/engines/clients/open-servers.ts'
+import { createEngineClients, type EngineServersConfig } from './proxy/engines/clients/create-clients.ts'
 import type { EngineClient } from './proxy/engines/port/engine-client.ts'
 
 /** The configuration that selects the engines. */
@@ -11,6 +11,6 @@ export type EnginesConfig = EngineServersConfig & EmbeddedEngineConfig
  * @throws ProxyError `config_invalid` for an invalid playbook or URL, and for a kind of server without a URL
  */
 export function openEngines(choice: EnginesConfig): EngineClient[] {
-  if (choice.engineUrls.length > 0) return openServers(choice)
+  if (choice.engineUrls.length > 0) return createEngineClients(choice)
   return [requireProduct('embedded', 'give --engine-url').openEmbeddedEngine(choice)]
 }

@@ -282,7 +282,7 @@ t.test('an import against the direction of the layers is a violation', async (t)
     ['src/proxy/http/server.ts', 'src/main.ts'],
     ['src/proxy/http/app.ts', 'src/inspector/routes/routes.ts'],
     ['src/proxy/config/options/serve.ts', 'src/rollout/options.ts'],
-    ['src/proxy/engines/clients/open-servers.ts', 'src/embedded/open-embedded-engine.ts'],
+    ['src/proxy/engines/clients/create-clients.ts', 'src/embedded/open-embedded-engine.ts'],
     ['src/proxy/http/operator/admin.ts', 'src/proxy/http/nodes/other-nodes.ts'],
     ['src/main.ts', 'src/cli/run.ts'],
     ['src/worker/proxy-link.ts', 'src/proxy/relay/relay-request.ts'],

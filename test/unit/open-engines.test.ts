@@ -11,7 +11,7 @@ t.test('without a URL the embedded engine serves, whether selected or not', asyn
 
 t.test('an engine kind without a URL is rejected, without a fallback', async (t) => {
   for (const kind of ['vllm', 'sglang', 'openai'] as const) {
-    t.throws(() => getKinds(kind), { code: 'config_invalid', message: /give --engine-url/ }, kind)
+    t.throws(() => getKinds(kind), { code: 'config_invalid', message: /set --engine-url/ }, kind)
   }
 })
 

@@ -43,7 +43,7 @@ const WALK_THROUGH_NOTHING = [
   // Errors, in the proxy's own words.
   'src/proxy/dialects/common/{openai-error,context-overflow,request-errors}.ts',
   // Connections to engines, requests to them, and single-line values.
-  'src/proxy/engines/clients/{auto-client,client-of-kind,endpoint,open-servers,token-text-reader}.ts',
+  'src/proxy/engines/clients/{auto-client,client-of-kind,endpoint,create-clients,token-text-reader}.ts',
   'src/proxy/engines/clients/wire/{connection,engine-response,failures,generation}.ts',
   'src/proxy/engines/clients/wire/server-version.ts',
   'src/proxy/engines/clients/wire/{server-client,session-tokens,remote-tokenizer}.ts',

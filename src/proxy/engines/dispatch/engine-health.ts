@@ -201,14 +201,14 @@ export class EngineHealthWatch {
 
   #applyHealth(health: EngineHealth): void {
     if (this.#state === 'closed') return
-    const { models, weightVersion, unavailable = 'serving' } = health
+    const { models, weightVersion, unavailable } = health
     this.textIds = health.textIds
     this.chatIds = health.chatIds
     this.error = this.#compareTokenizers(health)
     this.models = models
     this.weightVersion = weightVersion
     this.#silentChecks = 0
-    this.#transition(this.error === undefined ? unavailable : 'down')
+    this.#transition(this.error === undefined ? (unavailable ?? 'serving') : 'down')
   }
 
   #applyFailure(thrown: unknown, silent: boolean): void {

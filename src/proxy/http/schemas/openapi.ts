@@ -117,7 +117,7 @@ function withOptionalBodies(document: ApiDocument): ApiDocument {
   return document
 }
 
-/** The parts of an OpenAPI operation that are changed. */
+/** The parts of an OpenAPI operation that decide whether its body is required. */
 interface Operation {
   tags?: string[]
   requestBody?: {

@@ -14,7 +14,7 @@ export const INFERENCES = ['continues', 'opens_alike', 'first', 'first_with_tool
 
 /** The agent role of a turn, and the rule that determined it. */
 export interface AgentRoleMatch {
-  readonly line: AgentRole
+  readonly agentRole: AgentRole
   /** The name of the rule: one of {@link INFERENCES}, or the one by which the role was declared. */
   readonly rule: string
 }
@@ -41,20 +41,20 @@ export class AgentRoleFinder {
     const found =
       stated === undefined
         ? this.#infer(request)
-        : { line: this.#resolve(stated.told, request), rule: stated.rule }
+        : { agentRole: this.#resolve(stated.told, request), rule: stated.rule }
     this.#remember(turn, request, found)
     return found
   }
 
   #infer(request: RoleRequest): AgentRoleMatch & { rule: (typeof INFERENCES)[number] } {
     const continued = this.#continued(request)
-    if (continued !== undefined) return { line: continued, rule: 'continues' }
+    if (continued !== undefined) return { agentRole: continued, rule: 'continues' }
     const known = this.#findByOpening(request.opening)
-    if (known !== undefined) return { line: known, rule: 'opens_alike' }
-    if (!this.#hasMain) return { line: 'main', rule: 'first' }
+    if (known !== undefined) return { agentRole: known, rule: 'opens_alike' }
+    if (!this.#hasMain) return { agentRole: 'main', rule: 'first' }
     if (!this.#mainIsSure && request.opening.toolsKey !== '')
-      return { line: 'main', rule: 'first_with_tools' }
-    return { line: this.#newSubagent(), rule: 'new_opening' }
+      return { agentRole: 'main', rule: 'first_with_tools' }
+    return { agentRole: this.#newSubagent(), rule: 'new_opening' }
   }
 
   /** Resolves a declared role: if the request declares only `subagent`, determines which one it is. */
@@ -84,7 +84,11 @@ export class AgentRoleFinder {
     return `subagent:${this.#subagentCount}`
   }
 
-  #remember(turn: RoleInput, { opening, last }: RoleRequest, { line, rule }: AgentRoleMatch): void {
+  #remember(
+    turn: RoleInput,
+    { opening, last }: RoleRequest,
+    { agentRole: line, rule }: AgentRoleMatch,
+  ): void {
     // Only a request with messages can be continued.
     if (last.parent !== undefined) last.lines.set(getOpeningKey(opening), line)
     if (line === 'side' || line === 'compaction') return

@@ -8,12 +8,12 @@ import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { SessionLimits, SessionRecord, TurnOutline, TurnReader } from '../../store/port/turn-store.ts'
 
 /** The limits that are compared with the session's usage. */
-const NAMES = ['turns', 'sampled_tokens', 'prompt_tokens', 'seconds'] as const
+const USAGE_LIMITS = ['turns', 'sampled_tokens', 'prompt_tokens', 'seconds'] as const
 
-type LimitName = (typeof NAMES)[number]
+type UsageLimit = (typeof USAGE_LIMITS)[number]
 
 /** All limits, including the one that does not depend on the session's usage. */
-const LIMIT_NAMES = [...NAMES, 'context_tokens'] as const
+const ALL_LIMITS = [...USAGE_LIMITS, 'context_tokens'] as const
 
 /**
  * The number of empty completions after which an agent receives an error, because an agent that ignores them could
@@ -24,7 +24,7 @@ const MAX_ENDS = 8
 /** The budget of a request. */
 export interface RequestBudget {
   /** The limit that the session has reached, so that no engine is used; absent: none. */
-  readonly reached?: LimitName
+  readonly reached?: UsageLimit
   /** The number of tokens that the session may still sample. */
   readonly tokensLeft: number
   /** The maximum number of tokens of prompt and completion together. */
@@ -77,9 +77,9 @@ export class SessionUsage {
       prompt_tokens: this.#promptTokens,
       seconds: (nowMs - this.#startedAtMs) / 1000,
     }
-    const left = (name: LimitName) => (limits[name] ?? Number.POSITIVE_INFINITY) - used[name]
+    const left = (name: UsageLimit) => (limits[name] ?? Number.POSITIVE_INFINITY) - used[name]
     const tokensLeft = left('sampled_tokens')
-    const reached = NAMES.find((name) => left(name) <= 0)
+    const reached = USAGE_LIMITS.find((name) => left(name) <= 0)
     const budget = {
       tokensLeft,
       contextTokens: limits.context_tokens ?? Number.POSITIVE_INFINITY,
@@ -123,9 +123,9 @@ export function parseLimits(texts: readonly string[]): SessionLimits | null {
     const [, name = '', value = ''] = /^([a-z_]+)=(.+)$/.exec(text) ?? []
     const isEnd = name === 'at_limit' && (value === 'stop' || value === 'error')
     const isNumber =
-      LIMIT_NAMES.some((known) => known === name) && /^\d+(\.\d+)?$/.test(value) && Number(value) > 0
+      ALL_LIMITS.some((known) => known === name) && /^\d+(\.\d+)?$/.test(value) && Number(value) > 0
     if (!isEnd && !(isNumber && (name === 'seconds' || Number.isInteger(Number(value))))) {
-      const message = `--session-limit is one of ${LIMIT_NAMES.join(', ')} with a number, such as turns=50, or at_limit=error; not ${text}`
+      const message = `--session-limit is one of ${ALL_LIMITS.join(', ')} with a number, such as turns=50, or at_limit=error; not ${text}`
       throw new ProxyError('config_invalid', message)
     }
     limits[name] = isEnd ? value : Number(value)

@@ -102,7 +102,7 @@ export class NewRowExplainer {
    */
   add(step: TurnStep, found: AgentRoleMatch, parentId: string | undefined): NewRowExplanation | undefined {
     const seen = toPriorTurn(step)
-    const { line } = found
+    const { agentRole: line } = found
     const isTrained = step.status === 'completed' && line !== 'side'
     const newRow = isTrained ? this.#find(step, seen, found, parentId) : undefined
     if (isTrained) {
@@ -116,7 +116,7 @@ export class NewRowExplainer {
   #find(
     step: TurnStep,
     seen: PriorTurn,
-    { line, rule }: AgentRoleMatch,
+    { agentRole: line, rule }: AgentRoleMatch,
     parentId: string | undefined,
   ): NewRowExplanation | undefined {
     if (parentId !== undefined) return this.#byFork(step, seen, line, parentId)

@@ -94,7 +94,7 @@ export class TrajectoryBuilder {
   add(
     turn: TrainableTurn & RoleInput & AttemptTurn & Pick<TurnRecord, 'completionText'>,
   ): AgentRoleMatch & { images: readonly RowImage[] } {
-    const { line, rule } = this.#lines.add(turn)
+    const { agentRole: line, rule } = this.#lines.add(turn)
     this.#compactions.add(turn, line)
     const images = this.#images.add(turn)
     const policy = readRecordedPolicy(turn)
@@ -112,7 +112,7 @@ export class TrajectoryBuilder {
       const trainable = { ...turn, chosenModel, replacedEnd: getReplacedEnd(turn), engineRequests }
       this.#tree.add(trainable, sequence, line, findRepeatedByLast(tries, this.#wasRead))
     }
-    return { line, rule, images }
+    return { agentRole: line, rule, images }
   }
 
   /** Returns the model that a turn's params request. Equal params of consecutive turns are parsed once. */

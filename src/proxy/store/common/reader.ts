@@ -321,12 +321,13 @@ export class Reader implements TurnPages {
     if (reading.returnedTexts.has(id)) return
     reading.returnedTexts.add(id)
     const row = this.#tables.getText(id)!
-    const text = this.#fullText(row)
+    const text = this.#restoreText(row)
     if (!computeTextHash(text).equals(row.hash)) throw createDamagedError(`Text ${id}`)
     page.texts.push([id, text])
   }
 
-  #fullText({ echo_of: echoOf, blobs, body }: TextRow): string {
+  /** Returns the text of a row, with its echo expanded or its blobs inserted. */
+  #restoreText({ echo_of: echoOf, blobs, body }: TextRow): string {
     const text = unpackText(body)
     if (echoOf !== null) return expandEcho(text, toCompletion(this.#tables.findCompletion(echoOf)!))
     if (blobs === null) return text

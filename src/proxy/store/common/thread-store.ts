@@ -198,22 +198,22 @@ export class ThreadStore
   }
 
   async #sendOpening(turn: OpenTurn): Promise<void> {
-    const { sent, recorded } = this.#sent.pack(turn)
-    recorded(await this.#write('openTurn', [sent]))
+    const { sent, applyReply } = this.#sent.pack(turn)
+    applyReply(await this.#write('openTurn', [sent]))
   }
 
   async #sendOutcome(outcome: TurnOutcome): Promise<void> {
-    const { sent, recorded } = this.#sent.packOutcome(outcome)
+    const { sent, applyReply } = this.#sent.packOutcome(outcome)
     const turn = await this.#write('closeTurn', [sent], listBuffers(sent))
-    if (turn !== undefined) recorded(turn)
+    if (turn !== undefined) applyReply(turn)
   }
 
   async #sendCompleteTurn(turn: OpenTurn, outcome: TurnOutcome): Promise<void> {
     const request = this.#sent.pack(turn)
     const response = this.#sent.packOutcome(outcome)
-    const known = await this.#write('recordTurn', [request.sent, response.sent], listBuffers(response.sent))
-    request.recorded(known.request)
-    response.recorded(known.turn)
+    const reply = await this.#write('recordTurn', [request.sent, response.sent], listBuffers(response.sent))
+    request.applyReply(reply.request)
+    response.applyReply(reply.turn)
   }
 
   /**

@@ -29,10 +29,10 @@ class SessionRowIds {
   /** The row ids of tools, by their text. */
   readonly tools = new LruCache<string, number>(MAX_TOOLS, () => 1)
   /** The last prompt of a text completion, without its last text. */
-  prompt: { pieces: readonly string[]; recorded: TextListNode } | undefined
+  prompt: { chunks: readonly string[]; node: TextListNode } | undefined
 
   get chars(): number {
-    return (this.prompt?.pieces ?? []).reduce((sum, { length }) => sum + length, SESSION_CHARS)
+    return (this.prompt?.chunks ?? []).reduce((sum, { length }) => sum + length, SESSION_CHARS)
   }
 }
 
@@ -60,7 +60,7 @@ export class TurnSender {
    * Returns the turn in the form to send, and a callback for the writer's reply. Until the reply, the session's next
    * request repeats the data of this one.
    */
-  pack(turn: OpenTurn): { sent: TurnMessage; recorded(request: RequestReply): void } {
+  pack(turn: OpenTurn): { sent: TurnMessage; applyReply(reply: RequestReply): void } {
     const { lastMessage: last, promptPieces: chunks, tools, ...rest } = turn
     const records = this.#getRecords(turn.sessionId)
     return {
@@ -70,21 +70,21 @@ export class TurnSender {
         prompt: packPrompt(chunks, records),
         tools: tools === null ? null : (records.tools.get(tools) ?? tools),
       },
-      recorded(known) {
-        if (last !== undefined) messageRecords.attach(last, { records, messages: known.messages })
-        if (tools !== null && known.tools !== null) records.tools.set(tools, known.tools)
-        if (chunks.length > 1) records.prompt = { pieces: chunks.slice(0, -1), recorded: known.prompt }
+      applyReply(reply) {
+        if (last !== undefined) messageRecords.attach(last, { records, messages: reply.messages })
+        if (tools !== null && reply.tools !== null) records.tools.set(tools, reply.tools)
+        if (chunks.length > 1) records.prompt = { chunks: chunks.slice(0, -1), node: reply.prompt }
       },
     }
   }
 
   /** Returns the turn's outcome in the form to send, and a callback for the writer's reply. */
-  packOutcome(outcome: TurnOutcome): { sent: OutcomeMessage; recorded(turn: number): void } {
+  packOutcome(outcome: TurnOutcome): { sent: OutcomeMessage; applyReply(turn: number): void } {
     const { promptTokenIds: ids, ...rest } = outcome
     const records = this.#getRecords(outcome.sessionId)
     return {
       sent: { ...rest, prompt: ids.length === 0 ? null : packPromptIds(ids, records) },
-      recorded: (turn) => {
+      applyReply: (turn) => {
         promptRecords.attach(ids, { records, turn })
       },
     }
@@ -133,9 +133,9 @@ function packPromptIds(ids: PromptIds, records: SessionRowIds): PromptReference 
  * other texts have a separate node.
  */
 function packPrompt(chunks: readonly string[], { prompt }: SessionRowIds): TextListMessage {
-  const isExtension = prompt !== undefined && prompt.pieces.length < chunks.length
-  if (!isExtension || prompt.pieces.some((chunk, index) => chunk !== chunks[index])) {
+  const isExtension = prompt !== undefined && prompt.chunks.length < chunks.length
+  if (!isExtension || prompt.chunks.some((chunk, index) => chunk !== chunks[index])) {
     return { base: NO_TEXTS, texts: chunks }
   }
-  return { base: prompt.recorded, texts: chunks.slice(prompt.pieces.length) }
+  return { base: prompt.node, texts: chunks.slice(prompt.chunks.length) }
 }

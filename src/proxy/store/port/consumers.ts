@@ -100,7 +100,7 @@ export interface GroupQuery {
 export interface GroupsPage {
   /** The units, ordered by the end of their last session; the sessions of each by their ends. */
   units: AvailableSession[][]
-  /** The ids of some of the stale groups. */
+  /** The ids of some of the stale groups, in no particular order. */
   stale: string[]
 }
 

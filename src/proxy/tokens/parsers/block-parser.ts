@@ -78,7 +78,7 @@ export function createBlockFamily(
   const { reasoning, answer = [], silent = [], call } = syntax
   const pairs = [reasoning, ...answer, call?.wrapper].flatMap((pair) => [pair?.open, pair?.close])
   const markers = [...pairs, ...(call?.opens ?? []), call?.close, ...silent, ...innerMarkers]
-  const grammar = parseBlocks(syntax)
+  const grammar = createBlockGrammar(syntax)
   return {
     name,
     keepTokens: markers.filter((marker) => marker !== undefined),
@@ -89,8 +89,8 @@ export function createBlockFamily(
   }
 }
 
-/** Returns the grammar of a block syntax. */
-export function parseBlocks(syntax: BlockSyntax): Grammar {
+/** Creates the grammar of a block syntax. */
+export function createBlockGrammar(syntax: BlockSyntax): Grammar {
   const { reasoning, answer = [], silent = [], call } = syntax
   const wrapper = call?.wrapper
   const answerOpens = answer.map(({ open }) => open)

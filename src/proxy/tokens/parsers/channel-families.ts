@@ -1,6 +1,6 @@
 /** The families that write a completion as several messages, each with a header that names its recipient. */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { parseBlocks } from './block-parser.ts'
+import { createBlockGrammar } from './block-parser.ts'
 import { readArguments } from './json-tool-calls.ts'
 import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
@@ -54,7 +54,7 @@ const START = '<|start|>'
 const MESSAGE = '<|message|>'
 const HEADER_END = new MarkerSet([MESSAGE])
 const BODY_ENDS = new MarkerSet(['<|eom|>', '<|eot|>', START])
-const readAtem = parseBlocks({
+const readAtem = createBlockGrammar({
   call: createTaggedSyntax({
     ...createInvokeTags('atem:'),
     mustClose: true,

@@ -4,7 +4,7 @@
  * Sources: mistral-common's tokenizers; vLLM's `parser/mistral.py`.
  */
 import { randomBytes } from 'node:crypto'
-import { type BlockResult, type BlockSyntax, createBlockFamily, parseBlocks } from './block-parser.ts'
+import { type BlockResult, type BlockSyntax, createBlockFamily, createBlockGrammar } from './block-parser.ts'
 import { decodeString, readArguments, readNamedCalls, type ToolCallKeys } from './json-tool-calls.ts'
 import { OutputParser, type ParserFamily } from './output-parser.ts'
 import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
@@ -16,7 +16,8 @@ const SYNTAX: BlockSyntax = {
 
 export const mistral: ParserFamily = {
   ...createBlockFamily('mistral', ['[CALL_ID]', '[ARGS]'], SYNTAX),
-  create: (options) => new OutputParser(parseBlocks(SYNTAX), { makeToolCallId: createMistralId, ...options }),
+  create: (options) =>
+    new OutputParser(createBlockGrammar(SYNTAX), { makeToolCallId: createMistralId, ...options }),
 }
 
 const KEYS: ToolCallKeys = {

@@ -3,7 +3,7 @@
  * block, in `<tool_call>…</tool_call>` or after `[TOOL_CALLS]`. Only the end of the output distinguishes the first form
  * from a response in JSON. Source: vLLM's `xlam_tool_parser.py`.
  */
-import { type BlockResult, type BlockSyntax, createBlockFamily, parseBlocks } from './block-parser.ts'
+import { type BlockResult, type BlockSyntax, createBlockFamily, createBlockGrammar } from './block-parser.ts'
 import { decodeString, readNamedCalls, type ToolCallKeys } from './json-tool-calls.ts'
 import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
@@ -13,7 +13,7 @@ const CLOSES = ['```', '</tool_call>']
 const SYNTAX: BlockSyntax = {
   call: { opens: ['```json', '<tool_call>', '[TOOL_CALLS]'], read: readBlock },
 }
-const readContent = parseBlocks(SYNTAX)
+const readContent = createBlockGrammar(SYNTAX)
 
 export const xlam: ParserFamily = {
   ...createBlockFamily('xlam', ['</tool_call>'], SYNTAX),

@@ -226,7 +226,7 @@ function getKey(variables: PromptOptions): string {
   return hash('sha256', JSON.stringify(variables), 'base64')
 }
 
-/** The ids that follow the recorded ids, up to the next completion. */
+/** The ids that continue a completion up to the next one, and the number of sampled tokens that they replace. */
 interface ContinuationIds {
   /** The number of sampled tokens at the completion's end that the new part replaces. */
   replacedTokens: number

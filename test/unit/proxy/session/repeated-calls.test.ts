@@ -191,10 +191,10 @@ class Session {
   }
 
   #record(request: ReturnType<typeof serializeRequestTexts>): number {
-    const { sent, recorded } = this.#sent.pack({ ...aTurn('t'), ...request })
+    const { sent, applyReply } = this.#sent.pack({ ...aTurn('t'), ...request })
     const { base, texts } = sent.messages
     const messages = { node: this.#calls, depth: base.depth + texts.length, link: 'x' }
-    recorded({ messages, prompt: messages, tools: request.tools === null ? null : 1 })
+    applyReply({ messages, prompt: messages, tools: request.tools === null ? null : 1 })
     return texts.length
   }
 }

@@ -21,8 +21,8 @@ interface AtifSource {
 }
 
 /**
- * Writes the document from the completed turns of a session. The turns of the main role, with its compactions, form the
- * trajectory; those of each other role form one of `subagent_trajectories`. Memory contains the steps without token
+ * Writes the document from the completed turns of a session. The turns of the main agent role, with its compactions, form the
+ * trajectory; those of each other agent role form one of `subagent_trajectories`. Memory contains the steps without token
  * ids, which are read step by step.
  * @param turns in the order of their indices
  * @returns chunks of one JSON text; undefined if no turn was completed, because a trajectory has at least one step
@@ -31,15 +31,15 @@ export function writeAtifDocument(
   source: AtifSource,
   turns: Iterable<TurnText>,
 ): AsyncGenerator<string> | undefined {
-  const lines = new Map<string, AtifSteps>()
+  const stepsByRole = new Map<string, AtifSteps>()
   for (const turn of turns) {
     if (!isTrace(turn)) continue
-    const line = isMainWork(turn.line) ? 'main' : turn.line
-    const steps = lines.get(line) ?? new AtifSteps()
-    lines.set(line, steps)
+    const agentRole = isMainWork(turn.line) ? 'main' : turn.line
+    const steps = stepsByRole.get(agentRole) ?? new AtifSteps()
+    stepsByRole.set(agentRole, steps)
     steps.add(turn)
   }
-  const [first, ...others] = [...lines].sort(([a], [b]) => Number(b === 'main') - Number(a === 'main'))
+  const [first, ...others] = [...stepsByRole].sort(([a], [b]) => Number(b === 'main') - Number(a === 'main'))
   return first && writeRootDocument(source, first, others)
 }
 

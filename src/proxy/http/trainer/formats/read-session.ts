@@ -40,7 +40,7 @@ export async function readSession(
 ): Promise<ReadonlyMap<string, TurnText>> {
   const turns = new Map<string, TurnText>()
   for await (const turn of reader.readSteps(session.sessionId)) {
-    const { line } = builder.add(turn)
+    const { agentRole: line } = builder.add(turn)
     const text = Object.fromEntries(TEXT_FIELDS.map((name) => [name, turn[name]])) as Omit<TurnText, 'line'>
     turns.set(turn.turnId, { ...text, line })
   }

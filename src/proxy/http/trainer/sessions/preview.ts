@@ -23,7 +23,7 @@ export async function readPreview(
   let task: string | null = null
   let completion: string | null = null
   for await (const turn of reader.readOutlines(sessionId)) {
-    if (!isMainWork(lines.add(turn).line)) continue
+    if (!isMainWork(lines.add(turn).agentRole)) continue
     task ??= getTask(turn)
     if (turnCount > MAX_TURNS) break
     if (turn.status === 'completed') completion = toOneLine(turn.completionText ?? '') ?? completion

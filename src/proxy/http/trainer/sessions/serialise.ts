@@ -113,7 +113,7 @@ function listPromptLabels({ annotations }: Pick<TurnRecord, 'annotations'>): str
  */
 export function* turnToWire(
   turn: TurnRecord | TurnOutline,
-  { line, rule }: AgentRoleMatch,
+  { agentRole: line, rule }: AgentRoleMatch,
   marks: SessionMarks,
   parts: RequestOverlap | 'none' | undefined,
 ): Generator<string> {

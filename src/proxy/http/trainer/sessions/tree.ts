@@ -36,7 +36,7 @@ export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMar
     const found = rows.add(step)
     const { base, shared } = step.promptStep
     turns.push({
-      shown: toTreeTurn(step, found.line),
+      shown: toTreeTurn(step, found.agentRole),
       turnId: step.turnId,
       base: base === null ? undefined : { turnId: base, tokenCount: shared },
       messageParent: getRecordedParent(step),

@@ -207,8 +207,8 @@ t.test('a recorded turn without a role has the detected role, but is never a sid
   const finder = new AgentRoleFinder()
   const old = (call: Call) => finder.add({ ...record(call), annotations: '{"prompt":{"line":null}}' })
   const title = 'You are a title generator. You output ONLY a thread title.'
-  t.equal(old(getCalls(MAIN, 'task')[0]!).line, 'main')
-  t.equal(old(getCalls({ system: title }, 'task')[0]!).line, 'subagent:1')
+  t.equal(old(getCalls(MAIN, 'task')[0]!).agentRole, 'main')
+  t.equal(old(getCalls({ system: title }, 'task')[0]!).agentRole, 'subagent:1')
 })
 
 t.test('a message with excessive nesting has a role like any other', async (t) => {
@@ -217,5 +217,5 @@ t.test('a message with excessive nesting has a role like any other', async (t) =
     ...record({ messages: [] }),
     requestMessages: [`{"role":"user","content":"x","y":${deep}}`],
   }
-  t.equal(new AgentRoleFinder().add(turn).line, 'main')
+  t.equal(new AgentRoleFinder().add(turn).agentRole, 'main')
 })

@@ -41,5 +41,5 @@ export function find(calls: readonly Call[]): AgentRoleMatch[] {
 }
 
 export function getLines(calls: readonly Call[]): string[] {
-  return find(calls).map(({ line }) => line)
+  return find(calls).map(({ agentRole: line }) => line)
 }

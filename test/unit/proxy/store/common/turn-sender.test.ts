@@ -63,8 +63,8 @@ t.test('a request that extends the last one is sent as its additions', (t) => {
   const tools = '[{"type":"function"}]'
   const send = (index: number, count: number): TurnMessage => {
     const turn = aTurn(`t${index}`, { index, requestMessages: MESSAGES.slice(0, count), tools })
-    const { sent, recorded } = requests.pack(turn)
-    recorded(getRecorded(commit('openTurn', sent)))
+    const { sent, applyReply } = requests.pack(turn)
+    applyReply(getRecorded(commit('openTurn', sent)))
     return sent
   }
   t.match(send(0, 3), { messages: { base: { depth: 0 }, texts: { length: 3 } }, tools })
@@ -99,7 +99,7 @@ t.test('the last chunk and the new ones are sent of a prompt that extends the la
   const sent = prompts.map((promptPieces, index) => {
     const turn = aTurn(`t${index}`, { index, requestMessages: [], promptPieces })
     const packed = requests.pack(turn)
-    packed.recorded(getRecorded(commit('openTurn', packed.sent)))
+    packed.applyReply(getRecorded(commit('openTurn', packed.sent)))
     return [packed.sent.prompt.base.depth, packed.sent.prompt.texts.join('')]
   })
   t.same(sent, [
@@ -122,7 +122,7 @@ t.test('a request is sent completely while the previous one is not recorded', (t
   const first = pack(3)
   t.match(pack(5).sent, { messages: { base: { depth: 0 }, texts: { length: 5 } } })
   const prompt = { node: 0, depth: 0, link: '' }
-  first.recorded({ messages: { node: 7, depth: 3, link: 'x'.repeat(16) }, prompt, tools: null })
+  first.applyReply({ messages: { node: 7, depth: 3, link: 'x'.repeat(16) }, prompt, tools: null })
   t.match(pack(6).sent, { messages: { base: { node: 7, depth: 3 }, texts: { length: 3 } } }, 'once it is')
   requests.forget('s')
   t.match(pack(6).sent, { messages: { base: { depth: 0 }, texts: { length: 6 } } }, 'removed')
@@ -169,7 +169,7 @@ t.test('a request is recorded correctly for any known state of the previous one'
         requestMessages = [...requestMessages.slice(0, keep), ...add]
         promptPieces = [...promptPieces.slice(0, keepChunks), ...addChunks]
         const turnId = `t${index}`
-        const { sent, recorded } = requests.pack(
+        const { sent, applyReply } = requests.pack(
           aTurn(turnId, { sessionId, index, requestMessages, tools, promptPieces }),
         )
         const reply =
@@ -184,7 +184,7 @@ t.test('a request is recorded correctly for any known state of the previous one'
           written = []
         }
         // As a reply that arrives late.
-        if (after !== 'not told') recorded(getRecorded(reply))
+        if (after !== 'not told') applyReply(getRecorded(reply))
       }
       return JSON.stringify(getRequests(sessionId)) === JSON.stringify(written)
     }),

@@ -20,13 +20,13 @@ export interface EngineServersConfig extends ServerConnectionConfig {
   engineUrls: readonly string[]
 }
 
-/** Creates the clients of servers. @throws ProxyError `config_invalid` for an invalid URL */
-export function openServers(choice: EngineServersConfig): EngineClient[] {
-  return choice.engineUrls.map((url) => openServer(choice, url))
+/** Creates a client for each configured engine. @throws ProxyError `config_invalid` for an invalid URL */
+export function createEngineClients(config: EngineServersConfig): EngineClient[] {
+  return config.engineUrls.map((url) => createEngineClient(config, url))
 }
 
-/** Creates the client of a server. @throws ProxyError `config_invalid` for an invalid URL */
-export function openServer(
+/** Creates the client of the engine at a URL. @throws ProxyError `config_invalid` for an invalid URL */
+export function createEngineClient(
   { engineKind, engineApiKey, engineSessionHeader, connect }: ServerConnectionConfig,
   url: string,
 ): EngineClient {
