@@ -9,7 +9,7 @@ import { until } from '../helpers/until.ts'
 
 /** Cuts after these numbers of tokens; with FULL, after each. */
 const EVERYWHERE = [...Array(LENGTH - 2).keys()].filter((after) => IS_FULL || after % 5 === 0)
-/** For the other dialects, which write what one list of events tells them; the engine's request is the same. */
+/** For the other dialects of chats, which write the same events; the engine's request is the same. */
 const ELSEWHERE = IS_FULL ? [5, 17] : [17]
 
 for (const kind of ['vllm', 'sglang'] as const)
@@ -21,7 +21,8 @@ for (const kind of ['vllm', 'sglang'] as const)
         const full = await sendRequest(dialect, stream, [])
         t.equal(full.turn.annotations.engine_requests, undefined)
         const isEverywhere = kind === 'vllm' && dialect === 'chat' && stream
-        for (const after of isEverywhere ? EVERYWHERE : ELSEWHERE) {
+        const positions = dialect === 'completions' ? [0, ...ELSEWHERE] : ELSEWHERE
+        for (const after of isEverywhere ? EVERYWHERE : positions) {
           // The connection of a response that is not streamed brings all tokens or none.
           const kinds: CutKind[] = stream && after % 2 === 1 ? ['lost', 'abort'] : ['abort']
           const version = String(Number(engine.version) + 1)

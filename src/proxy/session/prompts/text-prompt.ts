@@ -82,7 +82,8 @@ export class TextPrompt implements RequestPrompt {
         return findObstacle()
       },
       plan: (sampled) => {
-        this.#sampled ??= [...sampled]
+        // Before the first token, the start has not been forwarded: the next part is read like a first one.
+        if (sampled.length > 0) this.#sampled ??= [...sampled]
         return continuation.plan(sampled)
       },
     }

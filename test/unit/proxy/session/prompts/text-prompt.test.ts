@@ -69,3 +69,16 @@ t.test(
     }
   },
 )
+
+t.test('a response that was cut before its first token has the start of its next part', async (t) => {
+  const model = { eosTokenIds: [9] } as unknown as TokenModel
+  const body = { prompt: [1, 2], max_tokens: 8 }
+  const request = { kind: 'completion', requestId: 'r', sessionId: 's', stream: true, body } as const
+  const prompt = new TextPrompt(model, request)
+  prompt.continuation.plan([])
+  const events: GenerationEvent[] = [
+    { type: 'start', engine: 'e', promptTokenIds: PromptIds.of(1, 2) },
+    { type: 'delta', content: 'a', tokenIds: [3] },
+  ]
+  t.equal(await prompt.read(events), events)
+})
