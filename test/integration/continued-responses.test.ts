@@ -44,6 +44,24 @@ for (const kind of ['vllm', 'sglang'] as const)
     checkTurn(t, turn, ['error'], 'cut after 9')
   })
 
+t.test('a text completion that is aborted before its first token is sampled again', async (t) => {
+  const { sendRequest } = await startCutRig(t, 'vllm')
+  for (const stream of [true, false]) {
+    const full = await sendRequest('completions', stream, [], { prompt: 'Hello!' })
+    const cut = await sendRequest('completions', stream, [{ kind: 'abort', after: 0 }], { prompt: 'Hello!' })
+    t.strictSame(received(cut.text, stream), received(full.text, stream))
+    t.same(cut.turn.completion_token_ids, full.turn.completion_token_ids)
+    const requests: Json[] = cut.turn.annotations.engine_requests
+    t.same(
+      requests.map(({ start, end, end_reason }) => [start, end, end_reason]),
+      [
+        [0, 0, 'abort'],
+        [0, LENGTH, 'stop'],
+      ],
+    )
+  }
+})
+
 t.test('through a worker, too', async (t) => {
   const { sendRequest, engine } = await startCutRig(t, 'vllm', { mode: 'relay' })
   for (const stream of [true, false]) {

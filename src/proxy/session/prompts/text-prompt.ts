@@ -26,6 +26,7 @@ export class TextPrompt implements RequestPrompt {
   /** The planner, created when {@link continuation} is first read. */
   #continuation: ContinuationPlanner | undefined
   #promptIds: readonly number[] | undefined
+  #isStarted = false
   /** The text that the engine has sent so far, collected only if the response may be continued. */
   #text = ''
   /** The ids of the first part; undefined: it was not cut. */
@@ -54,10 +55,12 @@ export class TextPrompt implements RequestPrompt {
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] | Promise<readonly GenerationEvent[]> {
     if (this.#continuation === undefined) return events
     if (this.#sampled !== undefined) return this.#decode(this.#sampled, events)
-    for (const event of events)
-      if (event.type === 'start')
-        this.#promptIds ??= event.promptTokenIds && [...event.promptTokenIds.toArray()]
-      else if (event.type === 'delta') this.#text += event.content ?? ''
+    for (const event of events) {
+      if (event.type === 'delta') this.#text += event.content ?? ''
+      if (event.type !== 'start') continue
+      this.#isStarted = true
+      this.#promptIds ??= event.promptTokenIds && [...event.promptTokenIds.toArray()]
+    }
     return events
   }
 
@@ -72,6 +75,7 @@ export class TextPrompt implements RequestPrompt {
       endTokenIds: getEndTokenIds(this.#model, body),
       createText: () => createCompletionText(this.#model, body),
       extend: (sampled, limit) => {
+        if (sampled.length === 0) return request
         const prompt = [...this.#promptIds!, ...sampled]
         return { ...request, body: { ...body, prompt, max_tokens: limit ?? null } }
       },
@@ -98,7 +102,8 @@ export class TextPrompt implements RequestPrompt {
     if (typeof truncation === 'number') return "it sets 'truncate_prompt_tokens'"
     if (typeof prompt === 'string' && record !== undefined)
       return 'it records token data after a prompt of text'
-    if (this.#promptIds === undefined) return 'the engine did not report the token ids of its prompt'
+    if (this.#isStarted && this.#promptIds === undefined)
+      return 'the engine did not report the token ids of its prompt'
     return undefined
   }
 

@@ -70,15 +70,30 @@ t.test(
   },
 )
 
-t.test('a response that was cut before its first token has the start of its next part', async (t) => {
+t.test('a response that was cut before its first token is sampled by the same request again', async (t) => {
+  const model = loadTokenModel('qwen3') as TokenModel
+  for (const text of ['Hello!', [1, 2]]) {
+    const body = { prompt: text, max_tokens: 8 }
+    const request = { kind: 'completion', requestId: 'r', sessionId: 's', stream: true, body } as const
+    const prompt = new TextPrompt(model, request)
+    const { continuation } = prompt
+    t.equal(continuation.obstacle, undefined)
+    const rest = continuation.plan([])
+    t.same('request' in rest && rest.request.body, body)
+    const events: GenerationEvent[] = [
+      { type: 'start', engine: 'e', promptTokenIds: PromptIds.of(1, 2) },
+      { type: 'delta', content: 'a', tokenIds: [3] },
+    ]
+    t.equal(await prompt.read(events), events, 'the start is forwarded')
+  }
+})
+
+t.test('a text completion whose prompt ids the engine does not report cannot continue', async (t) => {
   const model = { eosTokenIds: [9] } as unknown as TokenModel
-  const body = { prompt: [1, 2], max_tokens: 8 }
+  const body = { prompt: 'Hello!', max_tokens: 8 }
   const request = { kind: 'completion', requestId: 'r', sessionId: 's', stream: true, body } as const
   const prompt = new TextPrompt(model, request)
-  prompt.continuation.plan([])
-  const events: GenerationEvent[] = [
-    { type: 'start', engine: 'e', promptTokenIds: PromptIds.of(1, 2) },
-    { type: 'delta', content: 'a', tokenIds: [3] },
-  ]
-  t.equal(await prompt.read(events), events)
+  const { continuation } = prompt
+  await prompt.read([{ type: 'start', engine: 'e', promptTokenIds: undefined }])
+  t.match(continuation.obstacle, /did not report the token ids of its prompt/)
 })
