@@ -223,11 +223,11 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
  */
 function createSlots(maxConcurrency: number, clock: Clock): Dispatcher {
   const waitMs = Number.POSITIVE_INFINITY
-  const absent = () => ({ code: 'internal', message: 'the worker has no slots' }) as const
+  const createAbsentError = () => ({ code: 'internal', message: 'the worker has no slots' }) as const
   const slots = new Dispatcher({
     queueLimit: Number.POSITIVE_INFINITY,
     waitMs,
-    createAbsentError: absent,
+    createAbsentError,
     clock,
   })
   slots.addMember({ id: 'slots', maxConcurrency, healthy: true, draining: false, models: [] })

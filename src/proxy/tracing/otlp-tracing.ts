@@ -24,7 +24,7 @@ import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import type { IncomingRequest, RequestSpan } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
-import { type OpenTurns, OtlpRequestSpan, type Tracers } from './request-span.ts'
+import { type OpenTurns, OtlpRequestSpan, type SpanDependencies } from './request-span.ts'
 import { TraceIdGenerator } from './trace-ids.ts'
 import type { Tracing, TracingTarget } from './tracing.ts'
 
@@ -33,7 +33,7 @@ const FLUSH_MS = 3_000
 
 export class OtlpTracing implements Tracing {
   readonly #provider: BasicTracerProvider
-  readonly #tracers: Tracers
+  readonly #tracers: SpanDependencies
   readonly #turns: OpenTurns = new Map()
 
   constructor({ endpoint, contentChars }: TracingTarget, logger: Logger) {

@@ -30,8 +30,8 @@ import {
 import { buildInputAttributes, buildOutputAttributes } from './content.ts'
 import type { TraceIdGenerator } from './trace-ids.ts'
 
-/** The tracer and the settings that all request spans share. */
-export interface Tracers {
+/** The tracer, the id generator and the settings that all request spans share. */
+export interface SpanDependencies {
   readonly tracer: Tracer
   readonly ids: TraceIdGenerator
   /** The maximum length of prompt or completion text on a span, in characters; undefined: spans contain no text. */
@@ -68,7 +68,7 @@ export class OtlpRequestSpan implements RequestSpan {
   #open = 0
   #endedAtMs: number | undefined
 
-  constructor(call: IncomingRequest, { tracer, ids, contentChars }: Tracers, turns: OpenTurns) {
+  constructor(call: IncomingRequest, { tracer, ids, contentChars }: SpanDependencies, turns: OpenTurns) {
     const offsetMs = Date.now() - performance.now()
     const nowMs = () => offsetMs + performance.now()
     const parent = propagator.extract(ROOT_CONTEXT, call, headerGetter)

@@ -64,8 +64,8 @@ const TURN_MS = 120_000
 /** A negative control runs on the first of every 100 compared turns. */
 const CONTROL_EVERY = 100
 
-/** A queued turn. */
-interface DriftSample {
+/** The ids of a turn that is offered for verification. */
+interface TurnReference {
   readonly sessionId: string
   readonly turnId: string
 }
@@ -73,7 +73,7 @@ interface DriftSample {
 /** A verifier of a sample of the turns that are offered to it. */
 export class DriftMeter {
   readonly #options: DriftMeterOptions
-  readonly #waiting: DriftSample[] = []
+  readonly #waiting: TurnReference[] = []
   readonly #counts: Record<DriftVerdict, number> = { same: 0, differs: 0, skipped: 0, failed: 0, dropped: 0 }
   readonly #end = new AbortController()
   #tokens = 0
@@ -87,7 +87,7 @@ export class DriftMeter {
   }
 
   /** Offers a recorded, trainable turn, which is queued if it belongs to the sample. */
-  offer(turn: DriftSample): void {
+  offer(turn: TurnReference): void {
     const { share, random = Math.random } = this.#options
     if (this.#end.signal.aborted || random() >= share) return
     if (this.#waiting.length >= MAX_WAITING) {

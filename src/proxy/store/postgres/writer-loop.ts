@@ -90,7 +90,7 @@ export class WriterLoop {
     this.#port = port
     this.#separate = this.#separateMethods()
     this.#lease = this.#leaseMethods()
-    this.#timeoutTimer = setInterval(() => this.#rejectOld(), PATIENCE_MS / 10)
+    this.#timeoutTimer = setInterval(() => this.#rejectIfBlocked(), PATIENCE_MS / 10)
     this.#timeoutTimer.unref()
     this.#purgeSoon()
   }
@@ -103,7 +103,7 @@ export class WriterLoop {
         else this.#inbox.push(call)
       }
     }
-    this.#rejectOld()
+    this.#rejectIfBlocked()
     if (!this.#isRunning) void this.#run()
   }
 
@@ -198,8 +198,8 @@ export class WriterLoop {
     }
   }
 
-  /** Rejects waiting commands if the database has been unavailable for too long. */
-  #rejectOld(): void {
+  /** Rejects all waiting commands if the running group or command has not ended within {@link PATIENCE_MS}. */
+  #rejectIfBlocked(): void {
     if (this.#busySinceMs === undefined || performance.now() - this.#busySinceMs < PATIENCE_MS) return
     const rejected = this.#inbox.splice(0)
     while (this.#waiting.size > 0) rejected.push(...this.#waiting.takeGroup())

@@ -34,7 +34,7 @@ export function computeLongestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' 
  */
 export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
   const files = typeof source === 'string' ? readTokenizerFiles(source) : source
-  return checkUsable(() => new Tokenizer(files, readVocabulary(files.tokenizerJson), () => files))
+  return createWithConfigErrors(() => new Tokenizer(files, readVocabulary(files.tokenizerJson), () => files))
 }
 
 /**
@@ -45,13 +45,13 @@ export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
  * @throws ProxyError `config_invalid` for a decoder that is not supported
  */
 export function createTokenizer(names: TokenNames, files: TokenizerFiles, directory: string): Tokenizer {
-  return checkUsable(() => new Tokenizer(files, names, () => readTokenizerFiles(directory)))
+  return createWithConfigErrors(() => new Tokenizer(files, names, () => readTokenizerFiles(directory)))
 }
 
-/** Creates a tokenizer, and converts errors of the library. @throws ProxyError `config_invalid` */
-function checkUsable(make: () => Tokenizer): Tokenizer {
+/** Calls `create`, and converts errors of the library. @throws ProxyError `config_invalid` */
+function createWithConfigErrors(create: () => Tokenizer): Tokenizer {
   try {
-    return make()
+    return create()
   } catch (error) {
     if (error instanceof ProxyError) throw error
     throw new ProxyError('config_invalid', `cannot use this tokenizer.json: ${String(error)}`, {

@@ -32,7 +32,10 @@ const MARKUP = [
 
 const TEXT_EXCLUDES = MARKUP.filter((marker) => marker !== OPEN)
 
-/** The format of GLM. For tools that are not strict, only the keys and simple types of their schema are enforced. */
+/**
+ * The format of GLM. For tools that are not strict, only the keys, the simple types and the `enum` values of their
+ * schema are enforced.
+ */
 export const glm: ToolCallFormat = ({ tools, choice, onlyOne }) => {
   const isForced = choice === 'forced'
   const tags = tools.map(buildCallTag)

@@ -242,8 +242,8 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
     async ({ params, query }, reply) => {
       const { row, layout, model } = await getRow(params, query)
       const texts = query.texts ? await tokenTexts(model, getRowIds(row)) : undefined
-      const later = await readTrainerData(reader, params.sessionId, { computeLayout: layout })
-      const tensors = writeRowTensors(row, Number(params.row), { later, texts })
+      const trainerData = await readTrainerData(reader, params.sessionId, { computeLayout: layout })
+      const tensors = writeRowTensors(row, Number(params.row), { trainerData, texts })
       return reply.type('application/octet-stream').send(Readable.from(tensors, { objectMode: false }))
     },
   )

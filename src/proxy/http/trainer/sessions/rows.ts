@@ -101,11 +101,14 @@ export async function readTrainerData(
 /**
  * Yields a safetensors file. `ids` are the prompt and the response; the other arrays have one entry for each id, except
  * `text`, the concatenated texts in UTF-8, in which `text_ends` is the end offset of each token.
+ * @param rowNumber the index of the row in its session
+ * @param trainerData the values that a trainer has added, for each token of the response
+ * @param texts the texts of all tokens; undefined: they are omitted
  */
 export function* writeRowTensors(
   row: Trajectory,
-  number: number,
-  { later, texts }: { later: TokenNumberLists; texts: TokenTexts | undefined },
+  rowNumber: number,
+  { trainerData, texts }: { trainerData: TokenNumberLists; texts: TokenTexts | undefined },
 ): Generator<Uint8Array> {
   const promptLength = row.prompt_ids.length
   const ids = getRowIds(row)
@@ -122,7 +125,7 @@ export function* writeRowTensors(
       logprobs: { dtype: 'F32', data: logprobs },
       turns: { dtype: 'I32', data: turns },
       ...Object.fromEntries(
-        Object.entries(later).map(([name, numbers]) => {
+        Object.entries(trainerData).map(([name, numbers]) => {
           const data = new Float32Array(length).fill(Number.NaN)
           data.set(
             numbers.map((each) => each ?? Number.NaN),
@@ -136,7 +139,7 @@ export function* writeRowTensors(
       mask: { dtype: 'U8', data: mask },
       ...(texts && { text: { dtype: 'U8', data: Buffer.from(texts.texts.join('')) } }),
     },
-    { row: JSON.stringify(summarizeRow(row, number)), ...(texts && { tokenizer: texts.source }) },
+    { row: JSON.stringify(summarizeRow(row, rowNumber)), ...(texts && { tokenizer: texts.source }) },
   )
 }
 
