@@ -31,6 +31,9 @@ t.test('an error of the groups leaves no file', async (t) => {
     yield [{ text: 'a' }]
     throw new Error('no more rows')
   }
-  await t.rejects(writeArrowGroups(join(folder, 'rows.arrow'), COLUMNS, groups()), /no more rows/)
+  await t.rejects(writeArrowGroups(join(folder, 'rows.arrow'), COLUMNS, groups()), {
+    code: 'start_failed',
+    cause: { message: 'no more rows' },
+  })
   t.same(readdirSync(folder), [])
 })

@@ -53,9 +53,9 @@ t.test('a conversation stays main after changes of its system prompt and tools',
     messages: [system(`You work. It is ${time}.`), ...call.messages.slice(1)],
   })
   t.same(find([first, later(second, '10:01', ['run']), later(third, '10:02', [])]), [
-    { line: 'main', rule: 'first' },
-    { line: 'main', rule: 'continues' },
-    { line: 'main', rule: 'continues' },
+    { agentRole: 'main', rule: 'first' },
+    { agentRole: 'main', rule: 'continues' },
+    { agentRole: 'main', rule: 'continues' },
   ])
 })
 
@@ -86,11 +86,11 @@ t.test('each conversation with its own system prompt or tools is a subagent', as
   const [look, more] = getCalls(HELPER, 'look here', 'x', 'more') as [Call, Call]
   const [other] = getCalls(HELPER, 'look there') as [Call]
   t.same(find([first, look, other, more, second]), [
-    { line: 'main', rule: 'first' },
-    { line: 'subagent:1', rule: 'new_opening' },
-    { line: 'subagent:2', rule: 'new_opening' },
-    { line: 'subagent:1', rule: 'continues' },
-    { line: 'main', rule: 'continues' },
+    { agentRole: 'main', rule: 'first' },
+    { agentRole: 'subagent:1', rule: 'new_opening' },
+    { agentRole: 'subagent:2', rule: 'new_opening' },
+    { agentRole: 'subagent:1', rule: 'continues' },
+    { agentRole: 'main', rule: 'continues' },
   ])
 })
 
@@ -124,8 +124,8 @@ t.test(
     const before = getCalls(MAIN, 'task', 'a', 'go on')
     const after = getCalls(MAIN, 'Summary: a was done.', 'b', 'go on')
     t.same(find([...before, ...after]).slice(2), [
-      { line: 'main', rule: 'opens_alike' },
-      { line: 'main', rule: 'continues' },
+      { agentRole: 'main', rule: 'opens_alike' },
+      { agentRole: 'main', rule: 'continues' },
     ])
   },
 )
@@ -135,9 +135,9 @@ t.test('a request without tools before the first one with tools does not take th
   const plan = getCalls({ system: 'You plan.' }, 'task')
   const work = getCalls(MAIN, 'task', 'a', 'go on')
   t.same(find([...title, ...work]), [
-    { line: 'main', rule: 'first' },
-    { line: 'main', rule: 'first_with_tools' },
-    { line: 'main', rule: 'continues' },
+    { agentRole: 'main', rule: 'first' },
+    { agentRole: 'main', rule: 'first_with_tools' },
+    { agentRole: 'main', rule: 'continues' },
   ])
   t.same(getLines([...title, ...plan, ...work, ...getCalls(HELPER, 'look')]), [
     'main',
@@ -174,9 +174,9 @@ t.test('a declared agent role has precedence over the detected one', async (t) =
   const [first, second] = getCalls(MAIN, 'task', 'a', 'go on') as [Call, Call]
   const declare = (call: Call, line: string): Call => ({ ...call, headers: { 'x-llm-proxy-line': line } })
   t.same(find([declare(first, 'main'), declare(second, 'side'), declare(first, 'subagent:critic')]), [
-    { line: 'main', rule: 'header' },
-    { line: 'side', rule: 'header' },
-    { line: 'subagent:critic', rule: 'header' },
+    { agentRole: 'main', rule: 'header' },
+    { agentRole: 'side', rule: 'header' },
+    { agentRole: 'subagent:critic', rule: 'header' },
   ])
 })
 
