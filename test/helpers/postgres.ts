@@ -53,6 +53,15 @@ function makeFolder(): string {
   return folder
 }
 
+/**
+ * Writes the files of a folder to the disk. After a crash, a server with `fsync` does so for all files of its cluster
+ * before it accepts connections, for which a proxy on a busy disk may not wait long enough.
+ */
+function syncFiles(folder: string): void {
+  const synced = spawnSync('find', [folder, '-type', 'f', '-exec', 'sync', '{}', '+'])
+  if (synced.status !== 0) throw new Error(`sync failed: ${synced.stderr}`)
+}
+
 export class PostgresServer {
   readonly #folder: string
   readonly #settings: Readonly<Record<string, string>>
@@ -65,6 +74,7 @@ export class PostgresServer {
     const folder = makeFolder()
     const copied = spawnSync('cp', ['-a', emptyCluster, join(folder, 'data')], { ...NOBODY, cwd: folder })
     if (copied.status !== 0) throw new Error(`cp failed: ${copied.stderr}`)
+    if (settings.fsync === 'on') syncFiles(folder)
     const server = new PostgresServer(folder, await freePort(), settings)
     await server.run()
     return server
