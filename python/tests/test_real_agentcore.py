@@ -207,5 +207,5 @@ async def test_a_proxy_with_keys_is_rejected_with_a_clear_error(
     with start_proxy(tmp_path, *keys, mode="local") as keyed:
         monkeypatch.setenv("PROXY_SERVER_URL", keyed.url)
         monkeypatch.setenv("LLM_PROXY_ADMIN_KEY", "an-admin-key-of-a-test")
-        with pytest.raises(ConfigError, match="start it without keys"):
+        with pytest.raises(ConfigError, match="start the proxy without keys"):
             await loop_of().run(dict(SAMPLING), payload={"does": "talks"})

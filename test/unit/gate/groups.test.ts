@@ -23,16 +23,18 @@ t.test('each file of npm test and test:slow runs once, in a group or separately'
 /**
  * Runs these files as a group.
  * @param under the folder of the files within the test's folder
+ * @param env additional environment variables
  * @returns its TAP output and exit code
  */
-function runGroup(t: Test, files: Record<string, string>, under = 'files') {
+function runGroup(t: Test, files: Record<string, string>, under = 'files', env: NodeJS.ProcessEnv = {}) {
   const folder = join(t.testdir({}), under)
   mkdirSync(folder, { recursive: true })
   for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text)
   const group = join(folder, 'group.ts')
   const patterns = JSON.stringify(`${relative(ROOT, folder)}/*.test.ts`)
   writeFileSync(group, `import { runFiles } from ${JSON.stringify(RUN_FILES)}\nawait runFiles(${patterns})\n`)
-  const { stdout, status } = spawnSync(process.execPath, [group], { cwd: ROOT, encoding: 'utf8' })
+  const options = { cwd: ROOT, encoding: 'utf8', env: { ...process.env, ...env } } as const
+  const { stdout, status } = spawnSync(process.execPath, [group], options)
   return {
     lines: stdout.split('\n').map((line) => line.replace(/ # time=.*/, '')),
     status,
@@ -56,6 +58,18 @@ t.test(
     t.not(status, 0)
   },
 )
+
+t.test('a file that leaves a server open fails the group, which ends', async (t) => {
+  const open = `import { createServer } from 'node:net'\ncreateServer().listen(0, '127.0.0.1')\n`
+  const { lines, status } = runGroup(t, { 'a.test.ts': open + PASSES }, 'files', {
+    GROUP_END_LIMIT_MS: '200',
+  })
+  t.ok(
+    lines.some((line) => /^not ok .*files leave open handles: .*TCPServerWrap/.test(line)),
+    lines.join('\n'),
+  )
+  t.equal(status, 1)
+})
 
 t.test('a helper that imports tap fails, because its tests would not be those of the file', async (t) => {
   const { lines, status, folder } = runGroup(t, {
