@@ -1,5 +1,5 @@
 /**
- * Joins the token data of a response that several engine requests sampled: each request reports data of its own part.
+ * Joins the token data of a response that several engine requests sampled: each request reports the data of one part.
  */
 import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
 import {

@@ -21,8 +21,8 @@ CALL, WRITE, IS_SAME, IS_IN, GET, SET, CHECK, CATCH = (
 
 # Unsupported statements and expressions: they may handle exceptions or inspect the types of values, and are not
 # rewritten.
-REFUSED = (ast.With, ast.AsyncWith, ast.Match, ast.TemplateStr, ast.Await, ast.AsyncFor)
-REFUSED_ATTRIBUTES = ("__class__", "__dict__")
+UNSUPPORTED = (ast.With, ast.AsyncWith, ast.Match, ast.TemplateStr, ast.Await, ast.AsyncFor)
+UNSUPPORTED_ATTRIBUTES = ("__class__", "__dict__")
 LEAVES = (ast.Return, ast.Break, ast.Continue)
 
 
@@ -35,7 +35,7 @@ class Rewriting(ast.NodeTransformer):
     unsupported code."""
 
     def visit(self, node):
-        if isinstance(node, REFUSED) or (isinstance(node, ast.Attribute) and node.attr in REFUSED_ATTRIBUTES):
+        if isinstance(node, UNSUPPORTED) or (isinstance(node, ast.Attribute) and node.attr in UNSUPPORTED_ATTRIBUTES):
             raise Unspecializable
         return super().visit(node)
 
