@@ -80,14 +80,13 @@ export function judgeTokenizer(
   { textIds, idTexts }: TokenizerReply,
 ): TokenizerVerdict {
   const { ids, decode } = expected
-  if (textIds === undefined) {
+  const theirs = textIds && dropBosToken(textIds, ids)
+  if (theirs === undefined) {
     if (!idTexts?.some((text) => text !== undefined)) return 'unknown'
     return findOtherText(expected, idTexts) === -1 ? 'same' : 'other'
   }
-  // Some tokenizers prepend a BOS token even if none is requested.
-  const theirs = textIds.length === ids.length + 1 ? textIds.slice(1) : textIds
   if (theirs.length === ids.length && theirs.every((id, index) => id === ids[index])) return 'same'
-  return decode(textIds) === decode(ids) ? 'split' : 'other'
+  return decode(theirs) === decode(ids) ? 'split' : 'other'
 }
 
 /** Describes the first difference between an engine's tokenizer and the expected one. */
@@ -103,11 +102,17 @@ export function describeTokenizerMismatch(
     const texts = `${JSON.stringify(idTexts[index])} here and ${JSON.stringify(decode([ids[index]!]))} there`
     return `the tokenizer of ${model} is not that of --tokenizer ${name}: id ${ids[index]} reads ${texts}`
   }
-  const i = findFirstDifference(ids, textIds)!
-  const difference = `id ${i + 1} of a text is ${textIds[i] ?? 'missing'} here and ${ids[i] ?? 'missing'} there`
+  const theirs = dropBosToken(textIds, ids)
+  const i = findFirstDifference(ids, theirs)!
+  const difference = `id ${i + 1} of a text is ${theirs[i] ?? 'missing'} here and ${ids[i] ?? 'missing'} there`
   return verdict === 'other'
     ? `the tokenizer of ${model} is not that of --tokenizer ${name}: ${difference}`
     : `the tokenizer of ${model} splits text differently from that of --tokenizer ${name}: ${difference}`
+}
+
+/** Returns an engine's ids without a BOS token, which some tokenizers prepend even if none is requested. */
+function dropBosToken(textIds: readonly number[], [first]: readonly number[]): readonly number[] {
+  return textIds[0] !== first && textIds[1] === first ? textIds.slice(1) : textIds
 }
 
 /** Describes a prompt that the engine's own chat route renders differently; undefined if none is known. */
