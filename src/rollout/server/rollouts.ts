@@ -43,7 +43,7 @@ export interface RolloutsOptions {
  * The limits of stored results, which are kept because a client requests a result again if its connection failed before
  * the client had read it completely.
  */
-const MAX_STORED_BYTES = 256 * 1024 * 1024
+const MAX_STORED_CHARS = 256 * 1024 * 1024
 const MAX_ROLLOUTS = 10_000
 
 interface RolloutEntry {
@@ -57,7 +57,7 @@ interface RolloutEntry {
   callers: number
   graceTimer: NodeJS.Timeout | undefined
   /** The size of the stored response and request, in characters of JSON. */
-  bytes: number
+  chars: number
   outcome: Pick<RolloutSummary, 'session_id' | 'reward' | 'tries' | 'error'>
 }
 
@@ -68,7 +68,7 @@ export class Rollouts {
   readonly #gate: SessionGate
   /** The rollouts by id, in the order of their first requests. */
   readonly #entries = new Map<string, RolloutEntry>()
-  #storedBytes = 0
+  #storedChars = 0
   #isClosing = false
   /** The number of ended rollouts by outcome. */
   readonly ended = { done: 0, failed: 0, cancelled: 0 }
@@ -168,7 +168,7 @@ export class Rollouts {
         endedAt: null,
         callers: 0,
         graceTimer: undefined,
-        bytes: 0,
+        chars: 0,
         outcome: NO_OUTCOME,
       },
     }
@@ -227,17 +227,17 @@ export class Rollouts {
     else signal.addEventListener('abort', leave, { once: true })
   }
 
-  #storeResult(entry: RolloutEntry, bytes: number): void {
-    entry.bytes = bytes
-    this.#storedBytes += bytes
+  #storeResult(entry: RolloutEntry, chars: number): void {
+    entry.chars = chars
+    this.#storedChars += chars
     for (const [id, { endedAt }] of this.#entries) {
-      if (this.#storedBytes <= MAX_STORED_BYTES && this.#entries.size <= MAX_ROLLOUTS) return
+      if (this.#storedChars <= MAX_STORED_CHARS && this.#entries.size <= MAX_ROLLOUTS) return
       if (endedAt !== null) this.#removeEntry(id)
     }
   }
 
   #removeEntry(rolloutId: string): void {
-    this.#storedBytes -= this.#entries.get(rolloutId)?.bytes ?? 0
+    this.#storedChars -= this.#entries.get(rolloutId)?.chars ?? 0
     this.#entries.delete(rolloutId)
     this.#options.onRemoved?.(rolloutId)
   }
