@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { ended, type PipedProcess, waitForOutput } from '../helpers/children.ts'
+import { ended, killChild, type PipedProcess, waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 
@@ -12,7 +12,7 @@ async function serve(
   env: Record<string, string>,
 ): Promise<{ child: PipedProcess; url: string }> {
   const child = startLlmProxy(['--port', '0', '--log-level', 'error'], { cwd, env })
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   const [url] = await waitForOutput(child.stdout, /http:\/\/\S+/)
   return { child, url }
 }
@@ -84,7 +84,7 @@ t.test('commands that record nothing need no temporary files', async (t) => {
   t.match(await runLlmProxy(['health', '--url', url], { env }), { code: 0 })
   const args = ['worker', '--proxy-url', 'http://127.0.0.1:1', '--engine-url', 'http://127.0.0.1:1']
   const worker = startLlmProxy(args, { env })
-  t.teardown(() => worker.kill('SIGKILL'))
+  t.teardown(() => killChild(worker))
   await waitForOutput(worker.stdout, / serves /)
 })
 
@@ -117,7 +117,7 @@ t.test('below a base path and with keys, every viewer works on one database', as
   t.equal(code, 0, stdout)
 
   const viewer = startLlmProxy(['view', '--port', '0', '--base-path', '/llm', '--view-key', view], { cwd })
-  t.teardown(() => viewer.kill('SIGKILL'))
+  t.teardown(() => killChild(viewer))
   const [viewed] = await waitForOutput(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
   await looksOn(t, viewed, view)
 })

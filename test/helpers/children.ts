@@ -43,6 +43,14 @@ export async function ended(child: ChildProcess): Promise<[code: number | null, 
   return [child.exitCode, child.signalCode]
 }
 
+/** Kills a child and waits until it has ended: until then it may write files into a folder that a test removes. */
+export async function killChild(child: ChildProcess): Promise<void> {
+  // A program that could not be started never exits.
+  if (child.pid === undefined) return
+  child.kill('SIGKILL')
+  await ended(child)
+}
+
 /**
  * Waits until a stream matches a pattern, and keeps the stream flowing.
  * @throws Error with the output if the stream ends without a match

@@ -10,7 +10,7 @@ import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { WORKER, type WorkerConfig } from '../../src/proxy/config/options/worker.ts'
 import type { Backend } from '../../src/proxy/engines/port/backend.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
-import { startChild } from './children.ts'
+import { killChild, startChild } from './children.ts'
 import { type Counting, CountingBackend } from './counting-backend.ts'
 import { startProxy, type TestProxy } from './proxy.ts'
 import { silentLogger } from './silent-logger.ts'
@@ -58,7 +58,7 @@ export function workerProcess(t: Test, proxyUrl: string, workerId: string, count
   const program = join(import.meta.dirname, 'worker-process.ts')
   const child = startChild(process.execPath, [program, proxyUrl, workerId, JSON.stringify(counting)])
   child.stderr.pipe(process.stderr)
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   return child
 }
 

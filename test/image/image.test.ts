@@ -4,7 +4,7 @@ import { mkdirSync, readdirSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { ended, type PipedProcess, startChild, waitForOutput } from '../helpers/children.ts'
+import { ended, killChild, type PipedProcess, startChild, waitForOutput } from '../helpers/children.ts'
 import { readDockerfile } from '../helpers/dockerfile.ts'
 
 const { workdir, image } = readDockerfile()
@@ -31,7 +31,7 @@ t.before(() => {
 function run(t: Test, args: string[], command = image.entrypoint): PipedProcess {
   const inside = [`--userspec=${image.user}`, IMAGE_ROOT, ...command, ...args]
   const child = startChild('/usr/sbin/chroot', inside, { env: { PATH, ...image.env } })
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   return child
 }
 

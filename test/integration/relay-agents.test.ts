@@ -1,5 +1,5 @@
 import t from 'tap'
-import { ended } from '../helpers/children.ts'
+import { ended, killChild } from '../helpers/children.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy } from '../helpers/proxy.ts'
@@ -132,7 +132,7 @@ t.test('a worker process that gets SIGTERM finishes its request, leaves and exit
   const relay = await relayProxy(t)
   const args = ['worker', '--proxy-url', relay.url, '--engine-url', engineUrl, '--worker-id', 'w']
   const process = startLlmProxy([...args, '--log-level', 'error'])
-  t.teardown(() => process.kill('SIGKILL'))
+  t.teardown(() => killChild(process))
   await untilWorkers(relay, 'w')
   let stopped = false
   const { text, error } = await streamed(createAgent(relay, 's'), { ...QUESTION, ignore_eos: true }, () => {

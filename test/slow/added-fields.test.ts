@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { brotliDecompressSync } from 'node:zlib'
 import t from 'tap'
-import { waitForOutput } from '../helpers/children.ts'
+import { killChild, waitForOutput } from '../helpers/children.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -169,7 +169,7 @@ t.test('it stores the column in an older database, and returns both fields', asy
   writeFileSync(db, brotliDecompressSync(readFileSync(older)))
   const launcher = join(copy, 'bin/llm-proxy')
   const proxy = startLlmProxy(['serve', '--port', '0', '--db', db], { launcher })
-  t.teardown(() => proxy.kill('SIGKILL'))
+  t.teardown(() => killChild(proxy))
   const [, url] = await waitForOutput(proxy.stdout, /listening on (http:\S+)/)
   const get = async (path: string) => (await (await fetch(url + path)).json()) as Answer
 

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { ended, type PipedProcess, waitForOutput } from '../helpers/children.ts'
+import { ended, killChild, type PipedProcess, waitForOutput } from '../helpers/children.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { type Launch, OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
@@ -22,7 +22,7 @@ interface Served {
 async function serve(t: Test, args: string[], launch: Launch = {}): Promise<Served> {
   const env = { LOG_LEVEL: 'error', ...launch.env }
   const child = startLlmProxy([...args, '--port', '0'], { ...launch, cwd: launch.cwd ?? t.testdir(), env })
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   const [, readyLine] = await waitForOutput(child.stdout, /^(.*)\n/)
   return { child, readyLine: readyLine!, url: /http:\/\/\S+/.exec(readyLine!)![0] }
 }

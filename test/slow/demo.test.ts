@@ -1,7 +1,7 @@
 /** `npm run demo`, as its command runs it. */
 import t from 'tap'
 import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
-import { ended, waitForOutput } from '../helpers/children.ts'
+import { ended, killChild, waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 
 t.test('the demo runs rollouts, shows what was trained, and leaves the records behind', async (t) => {
@@ -35,7 +35,7 @@ t.test('the demo runs rollouts, shows what was trained, and leaves the records b
   const [, inBrowser] = /http:\/\/127\.0\.0\.1:8091\/ui#\/session\/(\S+)\n$/.exec(stdout) ?? []
   t.ok(sessionIds.some((sessionId) => sessionId === inBrowser))
   const viewer = startLlmProxy(['view', '--db', db, '--port', '0'])
-  t.teardown(() => viewer.kill('SIGKILL'))
+  t.teardown(() => killChild(viewer))
   const [viewed] = await waitForOutput(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
   const response = await fetch(`${viewed}/sessions/${inBrowser}/tree`)
   t.equal(response.status, 200)
@@ -44,7 +44,7 @@ t.test('the demo runs rollouts, shows what was trained, and leaves the records b
 
 t.test('an interrupted demo ends at once and takes its agents with it', async (t) => {
   const child = startLlmProxy(['demo', '--db', `${t.testdir({})}/demo.db`, '--rollouts', '500'])
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   await waitForOutput(child.stdout, /1\/500/)
   const interruptedAt = Date.now()
   child.kill('SIGINT')

@@ -9,7 +9,7 @@ import * as reads from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
 import * as sessions from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { HttpClient } from '../../src/rollout/http-client.ts'
 import { ProxyClient } from '../../src/rollout/proxy-client.ts'
-import { waitForOutput } from '../helpers/children.ts'
+import { killChild, waitForOutput } from '../helpers/children.ts'
 import { extractRelease, missingRelease } from '../helpers/earlier-release.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -26,7 +26,7 @@ t.test(
     const engine = await startEngine(t)
     const args = ['serve', '--port', '0', '--engine-url', engine.url, '--db', join(folder, 'proxy.db')]
     const old = startLlmProxy(args, { launcher })
-    t.teardown(() => old.kill('SIGKILL'))
+    t.teardown(() => killChild(old))
     const [url] = await waitForOutput(old.stdout, /http:\/\/[\d.]+:\d+/)
     const http = new HttpClient()
     t.teardown(() => http.close())

@@ -62,6 +62,18 @@ async function startRouter(t: Test, router: Router, bin: string, engineUrls: str
   throw new Error(`${router.name} does not serve: ${output.slice(-2_000)}`)
 }
 
+/**
+ * Waits until requests without a session have reached all engines: a router serves as soon as it has found one, and
+ * moves sessions when it finds another.
+ */
+async function waitForEngines(url: string, engines: Engine[]): Promise<void> {
+  for (const deadline = Date.now() + READY_MS; Date.now() < deadline; ) {
+    await callThrough(url, engines, 'none')
+    if (engines.every((engine) => getCalls(engine) > 0)) return
+  }
+  throw new Error('the router uses one engine only')
+}
+
 /** @returns for each session, the engines that its requests reached */
 async function callThrough(url: string, engines: Engine[], engineSessionHeader: string): Promise<number[][]> {
   const [client] = openEngines({ engineUrls: [url], engineKind: 'vllm', engineSessionHeader })
@@ -112,6 +124,7 @@ t.test(
           join(folder, 'bin'),
           engines.map((engine) => engine.url),
         )
+        await waitForEngines(url, engines)
         const served = await callThrough(url, engines, router.header)
         t.ok(areToldApart(served), JSON.stringify(served))
         t.notOk(areToldApart(await callThrough(url, engines, 'none')), 'not without the header')

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t, { type Test } from 'tap'
-import { waitForOutput } from '../helpers/children.ts'
+import { killChild, waitForOutput } from '../helpers/children.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
@@ -14,7 +14,7 @@ const BODY = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_t
 /** Serves in a separate process, because the tests' in-process store would block their event loop. */
 async function serve(t: Test, env: Record<string, string>): Promise<string> {
   const child = startLlmProxy(['serve', '--port', '0', '--log-level', 'error'], { env })
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   const [, url] = await waitForOutput(child.stdout, /listening on (http:\S+)/)
   t.equal((await send(url!)).status, 200)
   return url!

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
-import { ended, type PipedProcess, waitForOutput } from '../helpers/children.ts'
+import { ended, killChild, type PipedProcess, waitForOutput } from '../helpers/children.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
@@ -46,7 +46,7 @@ async function start(t: Test, args: string[], cwd: string): Promise<Logged> {
   const child = startLlmProxy(args, { cwd, env: ENV })
   const printed = Promise.all([text(child.stdout), text(child.stderr)])
   const [, url] = await waitForOutput(child.stdout, / (?:on|serves) (\S+)/)
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   const stop = async () => {
     child.kill('SIGTERM')
     await ended(child)

@@ -5,7 +5,7 @@ import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
-import { waitForOutput } from '../helpers/children.ts'
+import { killChild, waitForOutput } from '../helpers/children.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -324,7 +324,7 @@ t.test('without keys on a public address, serve requires --open and prints a war
     stderr: /^llm-proxy: refusing to listen on .* --open\n$/,
   })
   const child = startLlmProxy([...reached, '--open'])
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   const [, first] = await waitForOutput(child.stderr, /^(.*)\n/)
   const { level, event, note } = JSON.parse(first!)
   t.match({ level, event }, { level: 'warn', event: 'configuration_note' })

@@ -2,7 +2,7 @@
 import OpenAI from 'openai'
 import t from 'tap'
 import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
-import { ended, waitForOutput } from '../helpers/children.ts'
+import { ended, killChild, waitForOutput } from '../helpers/children.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
@@ -48,7 +48,7 @@ for (let round = 1; round <= ROUNDS; round++) {
     async (t) => {
       const db = `${t.testdir({})}/killed.db`
       const { child, url } = await startServe(db)
-      t.teardown(() => child.kill('SIGKILL'))
+      t.teardown(() => killChild(child))
       const acknowledged = new Map<string, string>()
       let requestCount = 0
       const agent = async (_: unknown, i: number) => {
@@ -79,7 +79,7 @@ for (let round = 1; round <= ROUNDS; round++) {
 t.test('killed during responses: acknowledged turns are complete, others interrupted', async (t) => {
   const db = `${t.testdir({})}/killed.db`
   const { child, url } = await startServe(db)
-  t.teardown(() => child.kill('SIGKILL'))
+  t.teardown(() => killChild(child))
   const acknowledged: string[] = []
   const agent = async (_: unknown, i: number) => {
     const openai = new OpenAI({ baseURL: `${url}/s${i}/v1`, apiKey: 'none', maxRetries: 0 })
@@ -91,7 +91,7 @@ t.test('killed during responses: acknowledged turns are complete, others interru
   await Promise.all(agents)
 
   const second = await startServe(db)
-  t.teardown(() => second.child.kill('SIGKILL'))
+  t.teardown(() => killChild(second.child))
   const statuses = new Map<string, string>()
   for (let i = 0; i < 8; i++) {
     const { turns } = (await (await fetch(`${second.url}/sessions/s${i}`)).json()) as {
@@ -112,7 +112,7 @@ t.test(
     const openai = (url: string) => new OpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none', maxRetries: 0 })
     const start = async () => {
       const { child, url } = await startServe(db)
-      t.teardown(() => child.kill('SIGKILL'))
+      t.teardown(() => killChild(child))
       return { child, url: url! }
     }
     const first = await start()

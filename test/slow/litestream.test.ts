@@ -4,7 +4,7 @@ import { existsSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import t from 'tap'
-import { ended, startChild } from '../helpers/children.ts'
+import { ended, killChild, startChild } from '../helpers/children.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
@@ -23,7 +23,7 @@ t.test('a lost database is restored from the copy, with every turn', { skip }, a
   const proxy = await startProxy(t, { engineUrls: [engine.url], db })
   const litestream = startChild('litestream', ['replicate', '-config', CONFIG], { env })
   for (const stream of [litestream.stdout, litestream.stderr]) stream.resume()
-  t.teardown(() => litestream.kill('SIGKILL'))
+  t.teardown(() => killChild(litestream))
   const read = []
   for (const id of SESSIONS) {
     const agent = new OpenAI({ baseURL: proxy.baseUrl(id), apiKey: 'none', maxRetries: 0 })

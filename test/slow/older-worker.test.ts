@@ -1,7 +1,7 @@
 /** A worker of an earlier version, unchanged: the nodes and workers of a cluster are not updated at once. */
 import { join } from 'node:path'
 import t from 'tap'
-import { startChild } from '../helpers/children.ts'
+import { killChild, startChild } from '../helpers/children.ts'
 import { extractRelease, missingRelease } from '../helpers/earlier-release.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
@@ -21,7 +21,7 @@ t.test(
     const worker = startChild(process.execPath, [launcher, ...args], {
       env: { PATH: process.env.PATH },
     })
-    t.teardown(() => worker.kill('SIGKILL'))
+    t.teardown(() => killChild(worker))
     worker.stdout.resume()
     worker.stderr.resume()
     const call = async (sessionId: string, stream: boolean) => {

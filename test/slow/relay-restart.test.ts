@@ -1,5 +1,5 @@
 import t, { type Test } from 'tap'
-import { waitForOutput } from '../helpers/children.ts'
+import { killChild, waitForOutput } from '../helpers/children.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -21,7 +21,7 @@ const COUNTING = { pieces: CHUNKS, pieceMs: 10 }
 async function relayProcess(t: Test, db: string) {
   const args = ['serve', '--mode', 'relay', '--port', '0', '--db', db, '--log-level', 'error']
   const process = startLlmProxy(args)
-  t.teardown(() => process.kill('SIGKILL'))
+  t.teardown(() => killChild(process))
   const [url] = await waitForOutput(process.stdout, /http:\/\/[\d.]+:\d+/)
   return {
     process,

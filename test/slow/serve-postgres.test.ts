@@ -11,7 +11,7 @@ import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/pos
 import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { createConsumer } from '../conformance/consumers.ts'
 import { anOutcome, aTurn, createSession, getTurns } from '../conformance/turn-store.ts'
-import { waitForOutput } from '../helpers/children.ts'
+import { killChild, waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { getDetails } from '../helpers/reported-details.ts'
@@ -33,7 +33,7 @@ if (noPostgres !== false) {
   async function serve() {
     const child = startLlmProxy(['serve', '--engine-kind', 'embedded', '--port', '0'], { env })
     const [line] = await waitForOutput(child.stdout, /.*http:\/\/[\d.]+:\d+.*/)
-    t.teardown(() => child.kill('SIGKILL'))
+    t.teardown(() => killChild(child))
     return { child, line, proxy: /http:\/\/[\d.]+:\d+/.exec(line)![0] }
   }
 

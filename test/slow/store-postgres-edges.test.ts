@@ -14,7 +14,7 @@ import {
   HI,
   record as recordTurn,
 } from '../conformance/turn-store.ts'
-import { startChild } from '../helpers/children.ts'
+import { killChild, startChild } from '../helpers/children.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { freePort } from '../helpers/free-port.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
@@ -271,7 +271,7 @@ if (noPostgres !== false) {
         // PgBouncer does not run as root.
         const user = process.getuid?.() === 0 ? ['-u', 'postgres'] : []
         const child = startChild(pgbouncer!, [...user, `${folder}/pgbouncer.ini`])
-        t.teardown(() => child.kill('SIGKILL'))
+        t.teardown(() => killChild(child))
         db.port = String(port)
         await until(async () => {
           const client = new pg.Client(db.href)

@@ -5,6 +5,7 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { Ledger } from '../../../../../src/rollout/runners/agentcore/ledger.ts'
+import { killChild } from '../../../../helpers/children.ts'
 import { until } from '../../../../helpers/until.ts'
 
 const ENDPOINT = { arn: 'arn:1', qualifier: 'DEFAULT' }
@@ -110,7 +111,7 @@ t.test('a zombie process is dead', onLinux, async (t) => {
   // A shell that has become another program does not know its child, which waits for that.
   const child = 'while [ "$(cat /proc/$PPID/comm)" != sleep ]; do :; done'
   const parent = spawn('/bin/sh', ['-c', `sh -c '${child}' & echo $!; exec sleep 60`])
-  t.teardown(() => parent.kill('SIGKILL'))
+  t.teardown(() => killChild(parent))
   const [pid] = (await once(parent.stdout, 'data')).map(Number)
   await until(() => /^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8')))
   writeRecordFile(folder, 'killed', { pid }, opened('a'))
