@@ -74,6 +74,23 @@ const pressFast = (page: Page, keys: readonly string[]) =>
     }
   })()`)
 
+/** Waits until an element is completely within its scrolling box, and returns whether it stays there. */
+async function isShown(page: Page, selector: string, box: string): Promise<boolean> {
+  await page.locator(selector).first().waitFor()
+  return page.evaluate<boolean>(`(async () => {
+    const nextFrame = () => new Promise(requestAnimationFrame)
+    const isInside = () => {
+      const element = document.querySelector(${JSON.stringify(selector)})
+      const inner = element.getBoundingClientRect()
+      const outer = element.closest(${JSON.stringify(box)}).getBoundingClientRect()
+      return inner.top >= outer.top && inner.bottom <= Math.min(outer.bottom, innerHeight)
+    }
+    for (let frame = 0; frame < 120 && !isInside(); frame += 1) await nextFrame()
+    for (let frame = 0; frame < 3; frame += 1) await nextFrame()
+    return isInside()
+  })()`)
+}
+
 const picture = (page: Page, name: string) => page.screenshot({ path: join(PICTURES, `${name}.png`) })
 
 t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, async (t) => {
@@ -135,7 +152,35 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     t.equal(await page.locator('.heat-map .here').textContent(), ' w40099')
     await page.keyboard.press('m')
     await page.locator('.heat-map .here.trained').waitFor()
+    // One block, which is higher than its estimate and than the box.
+    await sessions.create({ sessionId: 'wide' })
+    await recordTurn(store, 'wide', 0, { promptTokenIds: ids(1e9, 300), completionTokenIds: ids(1e9, 95) })
+    for (const address of ['long/0?t=600', 'long/0?t=20000', 'long/0?t=40099', 'wide/0?t=390']) {
+      const { page: linked } = await openPage(t, browser)
+      await linked.goto(`${url}/ui#/tokens/${address}`)
+      t.ok(await isShown(linked, '.heat-map .here', '.text-scroll'), address)
+    }
     isSilent()
+  })
+
+  t.test('a link to a turn shows it', async (t) => {
+    const { url, store, sessions } = await startInspector(t)
+    await sessions.create({ sessionId: 'turns' })
+    const requestMessages: string[] = []
+    for (let index = 0; index < 60; index += 1) {
+      requestMessages.push(
+        JSON.stringify({ role: 'user', content: `line ${index}\n`.repeat(1 + (index % 20)) }),
+      )
+      const turn = { requestMessages: [...requestMessages], completionText: `answer ${index}` }
+      await recordTurn(store, 'turns', index, turn)
+      requestMessages.push(JSON.stringify({ role: 'assistant', content: turn.completionText }))
+    }
+    for (const turn of [1, 30, 59]) {
+      const { page, isSilent } = await openPage(t, browser)
+      await page.goto(`${url}/ui#/session/turns?turn=${turn}`)
+      t.ok(await isShown(page, `[data-turn="${turn}"] header`, '.conversation'), `turn ${turn}`)
+      isSilent()
+    }
   })
 
   t.test(

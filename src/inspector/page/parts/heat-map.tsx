@@ -139,9 +139,11 @@ class Blocks {
     const { from, to } = this.#options
     this.#here?.classList.remove('here')
     this.#here = undefined
-    const block = this.#box.children[Math.floor((index - from) / BLOCK)]
+    const block = this.#box.children[Math.floor((index - from) / BLOCK)] as HTMLElement | undefined
     if (index < from || index >= to || block === undefined) return
     this.#fill(block)
+    // A block that has not been painted yet has an estimated height, by which the token could not be scrolled to.
+    block.style.contentVisibility = 'visible'
     this.#here = block.children[(index - from) % BLOCK] as HTMLElement
     this.#here.classList.add('here')
     this.#here.scrollIntoView({ block: 'center' })

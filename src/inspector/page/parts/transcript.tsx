@@ -42,6 +42,21 @@ interface TranscriptProps {
   specialTokensOf(index: number): readonly string[]
 }
 
+/** The number of frames in which turns near the viewport are painted, and their heights replace estimates. */
+const PAINTED_FRAMES = 3
+
+/** Scrolls to a turn, again after each frame that may change the heights of other turns. @returns a function that stops */
+function scrollToTurn(turn: Element): () => void {
+  let framesLeft = PAINTED_FRAMES
+  let request = 0
+  const scroll = () => {
+    turn.scrollIntoView({ block: 'start' })
+    if (framesLeft-- > 0) request = requestAnimationFrame(scroll)
+  }
+  scroll()
+  return () => cancelAnimationFrame(request)
+}
+
 export function Transcript(props: TranscriptProps) {
   const { turns, selected, shown, tokensOf, rewards, labels, labelsEditor, labelsTarget } = props
   const { splitOf, changedCallsOf, specialTokensOf } = props
@@ -49,10 +64,10 @@ export function Transcript(props: TranscriptProps) {
   const first = useRef(true)
   useEffect(() => {
     // Initially scroll only if a turn was requested.
-    if (!first.current || selected !== turns[0]?.index) {
-      box.current?.querySelector(`[data-turn="${selected}"]`)?.scrollIntoView({ block: 'start' })
-    }
+    const isRequested = !first.current || selected !== turns[0]?.index
     first.current = false
+    const turn = isRequested ? box.current?.querySelector(`[data-turn="${selected}"]`) : undefined
+    return turn ? scrollToTurn(turn) : undefined
   }, [selected])
   const read = useMemo(() => readTurns(turns), [turns])
   if (turns.length === 0) {
