@@ -38,6 +38,8 @@ const WANTED_RATIO = 2
 /** The same load without a flood takes some 500 MiB. */
 const WANTED_RSS_MIB = 1_024
 const SAMPLE_MS = 250
+/** The time for the flooder to close its connections on a busy machine. */
+const PATIENCE_MS = 120_000
 
 const { values: options } = parseArgs({
   options: {
@@ -130,7 +132,7 @@ async function measure({ proxy, load, flooder }: Bench, kind: FloodKind | undefi
 
 async function startFlood({ process: flooder }: Child, job: FloodJob): Promise<FloodResult> {
   flooder.send(job)
-  const [result] = await once(flooder, 'message', { signal: AbortSignal.timeout(job.durationMs + 30_000) })
+  const [result] = await once(flooder, 'message', { signal: AbortSignal.timeout(job.durationMs + PATIENCE_MS) })
   return result as FloodResult
 }
 
