@@ -26,6 +26,8 @@ export interface GenerationStart {
   vocabularySize?: number
   /** The engine's own identifier of the weights that sampled. */
   weightVersion?: string | undefined
+  /** Set if the engine did not stream: all tokens of the response had been sampled when this event was created. */
+  isComplete?: true
   /** The sampling settings that the engine reports, independent of the request. */
   sampling?: EngineSampling
   /** Further annotations of the turn, for instance how token mode built its prompt. */

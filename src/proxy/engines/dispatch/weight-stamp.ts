@@ -9,7 +9,9 @@ type WeightSource = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
  * changed.
  *
  * A complete response arrives when sampling has ended. Its first token is older, perhaps by minutes, and may have been
- * sampled from earlier weights. The start event therefore receives the version that was known at dispatch.
+ * sampled from earlier weights. The start event therefore receives the version that was known at dispatch. If the
+ * response was cut, it has no end event that could show a change; its version is then unknown unless it is the same as
+ * at dispatch.
  */
 export class WeightStamp {
   readonly #engine: WeightSource
@@ -31,6 +33,8 @@ export class WeightStamp {
   stamp(batch: readonly GenerationEvent[]): readonly GenerationEvent[] {
     const [first] = batch
     const last = batch.at(-1)
+    if (first?.type === 'start' && first.isComplete && last?.type !== 'end')
+      return [this.#stampCut(first), ...batch.slice(1)]
     if (first?.type === 'start' && last?.type === 'end') {
       const { start, end } = this.#stampComplete(first, last)
       return [start, ...batch.slice(1, -1), end]
@@ -58,6 +62,14 @@ export class WeightStamp {
       start: atStart === undefined ? start : { ...start, weightVersion: atStart },
       end: atEnd === undefined ? end : { ...end, weightVersion: atEnd },
     }
+  }
+
+  #stampCut(start: GenerationStart): GenerationStart {
+    const { weightVersion: current, timesForgotten } = this.#engine
+    const isUnchanged =
+      timesForgotten === this.#timesForgotten && (this.#versionAtDispatch ?? current) === current
+    const version = start.weightVersion ?? (isUnchanged ? current : undefined)
+    return version === undefined ? start : { ...start, weightVersion: version }
   }
 
   /** Returns the engine's current version; null if it is unknown now, but was known at the start. */

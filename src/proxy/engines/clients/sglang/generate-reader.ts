@@ -173,6 +173,7 @@ export class GenerateReader implements JsonReader {
       engine,
       promptTokenIds,
       weightVersion: findFirstWeightVersion(this.#meta, isComplete),
+      ...(isComplete && { isComplete }),
     }
   }
 

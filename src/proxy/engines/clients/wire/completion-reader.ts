@@ -190,6 +190,7 @@ export class CompletionReader {
       model: typeof response.model === 'string' ? response.model : undefined,
       promptTokenIds,
       weightVersion,
+      ...(isComplete && { isComplete }),
     })
   }
 
