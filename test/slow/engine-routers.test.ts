@@ -63,12 +63,12 @@ async function startRouter(t: Test, router: Router, bin: string, engineUrls: str
 }
 
 /**
- * Waits until requests without a session have reached all engines: a router serves as soon as it has found one, and
- * moves sessions when it finds another.
+ * Waits until sessions have reached all engines: a router serves as soon as it has found one, and moves sessions when it
+ * finds another.
  */
-async function waitForEngines(url: string, engines: Engine[]): Promise<void> {
+async function waitForEngines(url: string, engines: Engine[], header: string): Promise<void> {
   for (const deadline = Date.now() + READY_MS; Date.now() < deadline; ) {
-    await callThrough(url, engines, 'none')
+    await callThrough(url, engines, header)
     if (engines.every((engine) => getCalls(engine) > 0)) return
   }
   throw new Error('the router uses one engine only')
@@ -124,7 +124,7 @@ t.test(
           join(folder, 'bin'),
           engines.map((engine) => engine.url),
         )
-        await waitForEngines(url, engines)
+        await waitForEngines(url, engines, router.header)
         const served = await callThrough(url, engines, router.header)
         t.ok(areToldApart(served), JSON.stringify(served))
         t.notOk(areToldApart(await callThrough(url, engines, 'none')), 'not without the header')
