@@ -132,7 +132,9 @@ async function measure({ proxy, load, flooder }: Bench, kind: FloodKind | undefi
 
 async function startFlood({ process: flooder }: Child, job: FloodJob): Promise<FloodResult> {
   flooder.send(job)
-  const [result] = await once(flooder, 'message', { signal: AbortSignal.timeout(job.durationMs + PATIENCE_MS) })
+  const [result] = await once(flooder, 'message', {
+    signal: AbortSignal.timeout(job.durationMs + PATIENCE_MS),
+  })
   return result as FloodResult
 }
 
