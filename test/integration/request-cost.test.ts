@@ -58,11 +58,11 @@ t.test('a request runs code in few files', async (t) => {
 })
 
 /**
- * A hop is a continuation on the way from the moment when a batch of events arrives from the engine's socket (`push` of
+ * A hop is a continuation on the path from the moment when a batch of events arrives from the engine's socket (`push` of
  * the proxy's socket) to the first write to the agent's socket (`_write` or `_writev`): a promise's reaction (an `await`
  * or `then`), a `queueMicrotask`, a `process.nextTick`, a `setImmediate` or a timer, those of Node and undici included.
- * async_hooks reports which continuation has scheduled another one (`executionAsyncId`), so the way is walked from the
- * write back to the read. Batches do not overlap, because the engine waits until the agent has received one.
+ * async_hooks reports which continuation has scheduled another one (`executionAsyncId`), so the test walks
+ * from the write back to the read. Batches do not overlap, because the engine waits until the agent has received one.
  */
 t.test('a batch of events passes few asynchronous hops and is written at once', async (t) => {
   const hopTypes = ['PROMISE', 'TickObject', 'Microtask', 'Immediate', 'Timeout']
@@ -102,7 +102,7 @@ t.test('a batch of events passes few asynchronous hops and is written at once', 
   const hopCounts = middle.map(({ hops }) => hops?.length ?? Number.NaN)
   t.ok(
     hopCounts.every((count) => count > 0),
-    'the way of each batch is known',
+    'the path of each batch is known',
     { middle },
   )
   atMost(t, 'hops', Math.max(...hopCounts), middle)
@@ -117,8 +117,8 @@ t.test('a request creates few promises', async (t) => {
       if (type === 'PROMISE') promises += 1
     },
   })
-  // On a busy machine a request may take longer than its opening is delayed, and needs three promises more for it.
-  for (let count = 0; count < MAX_REQUESTS && !(Math.min(...counts) <= CEILINGS.promises); count += 1) {
+  // On a busy machine a request may take longer than its opening is delayed, and then needs three more promises.
+  for (let count = 0; count < MAX_REQUESTS && Math.min(...counts) > CEILINGS.promises; count += 1) {
     promises = 0
     hook.enable()
     await agent.send(request)

@@ -142,7 +142,7 @@ class Blocks {
     const block = this.#box.children[Math.floor((index - from) / BLOCK)] as HTMLElement | undefined
     if (index < from || index >= to || block === undefined) return
     this.#fill(block)
-    // A block that has not been painted yet has an estimated height, by which the token could not be scrolled to.
+    // An unpainted block has an estimated height, so that the browser could not scroll to the token.
     block.style.contentVisibility = 'visible'
     this.#here = block.children[(index - from) % BLOCK] as HTMLElement
     this.#here.classList.add('here')

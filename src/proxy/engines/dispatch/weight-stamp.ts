@@ -33,12 +33,11 @@ export class WeightStamp {
   stamp(batch: readonly GenerationEvent[]): readonly GenerationEvent[] {
     const [first] = batch
     const last = batch.at(-1)
-    if (first?.type === 'start' && first.isComplete && last?.type !== 'end')
-      return [this.#stampCut(first), ...batch.slice(1)]
     if (first?.type === 'start' && last?.type === 'end') {
       const { start, end } = this.#stampComplete(first, last)
       return [start, ...batch.slice(1, -1), end]
     }
+    if (first?.type === 'start' && first.isComplete) return [this.#stampCut(first), ...batch.slice(1)]
     this.#isReported ||= batch.some((event) => event.type !== 'delta' && event.weightVersion !== undefined)
     if (this.#isReported) return batch
     const version = this.#getVersion(this.#isStamped)
