@@ -21,6 +21,8 @@ const { values } = parseArgs({
   },
 })
 
+// The reader of a pipe may close it early (`--verbose | head`).
+process.stdout.once('error', () => process.exit(1))
 const [from, to] = getRange(values.seed, values.seeds ?? '1')
 const beganMs = realNowMs()
 const {
