@@ -1,11 +1,11 @@
 /**
- * Mutation testing by StrykerJS: small faults are planted in a file, and those that its unit tests do not notice are listed.
+ * Mutation testing with StrykerJS: plants small faults in a file and lists those that its unit tests do not detect.
  *
  *     npm run test:mutants -- src/proxy/session/matching/prefix-index.ts src/proxy/session/turn/run-turn.ts
  *
  *     --sample 0.1   only a tenth of the lines, the same ones each time
  *     --seed 2       other lines
- *     --tests 3      only so many test files for each file, its own, then those that import it the most directly; default: 6
+ *     --tests 3      at most 3 test files per file: its own, then those with the shortest import chain to it; default: 6
  *
  * A survivor is a test to write, or a change without an observable effect.
  */
@@ -15,7 +15,7 @@ import { tmpdir } from 'node:os'
 import { basename, dirname, join, relative } from 'node:path'
 import { parseArgs } from 'node:util'
 import { installFromNpm } from './agents/parts/install.ts'
-import { random } from './helpers/bad-network.ts'
+import { createRandom } from './helpers/bad-network.ts'
 
 const ROOT = join(import.meta.dirname, '..')
 const MUTANT_MS = 20_000
@@ -29,59 +29,63 @@ const { values: options, positionals: files } = parseArgs({
   },
 })
 
-/** Unit tests, the nearest first: its own, then by imports. */
+/** Returns unit tests of a file: its own, then the others by the length of their import chain to it. */
 function getTests(file: string): string[] {
   const all = globSync('test/unit/**/*.test.ts', { cwd: ROOT })
-  const near = all.map((path) => ({ path, away: distance(path, file) })).filter(({ away }) => away < Infinity)
+  const tests = all
+    .map((path) => ({ path, distance: getDistance(path, file) }))
+    .filter(({ distance }) => distance < Infinity)
   const isOwn = ({ path }: { path: string }) => Number(basename(path) === `${basename(file, '.ts')}.test.ts`)
-  near.sort((a, b) => isOwn(b) - isOwn(a) || a.away - b.away || a.path.localeCompare(b.path))
-  return near.slice(0, Number(options.tests)).map(({ path }) => path)
+  tests.sort((a, b) => isOwn(b) - isOwn(a) || a.distance - b.distance || a.path.localeCompare(b.path))
+  return tests.slice(0, Number(options.tests)).map(({ path }) => path)
 }
 
-/** How many imports lead from one file to another. */
-function distance(from: string, to: string): number {
+/** Returns the length of the shortest import chain between two files. */
+function getDistance(from: string, to: string): number {
   const seen = new Set([from])
   let level = [from]
-  for (let away = 0; level.length > 0; away++) {
-    if (level.includes(to)) return away
+  for (let distance = 0; level.length > 0; distance++) {
+    if (level.includes(to)) return distance
     level = level.flatMap(getImports).filter((path) => !seen.has(path) && seen.add(path))
   }
   return Infinity
 }
 
-const known = new Map<string, string[]>()
+const importsByFile = new Map<string, string[]>()
 
 function getImports(file: string): string[] {
-  const found = known.get(file)
+  const found = importsByFile.get(file)
   if (found) return found
   const text = existsSync(join(ROOT, file)) ? readFileSync(join(ROOT, file), 'utf8') : ''
   const imports = [...text.matchAll(/(?:from |import\(|URL\()'(\.[^']+\.ts)'/g)].map(([, name]) =>
     relative(ROOT, join(ROOT, dirname(file), name!)),
   )
-  known.set(file, imports)
+  importsByFile.set(file, imports)
   return imports
 }
 
-/** What StrykerJS is to change: the file, or lines of it. */
+/** Returns what StrykerJS changes: the file, or a sample of its lines. */
 function getParts(file: string): string[] {
   const share = Number(options.sample)
   if (share >= 1) return [file]
-  const next = random(Number(options.seed))
+  const next = createRandom(Number(options.seed))
   const lines = readFileSync(join(ROOT, file), 'utf8').split('\n')
   return lines.flatMap((_, index) => (next() < share ? [`${file}:${index + 1}-${index + 1}`] : []))
 }
 
 async function run(): Promise<number> {
-  const strange = files.filter((file) => !/^src\/.*\.ts$/.test(file) || !existsSync(join(ROOT, file)))
-  if (files.length === 0 || strange.length > 0) {
-    console.error(`Name files of src, from the top of the clone: ${strange.join(' ') || 'there is none'}`)
+  const invalid = files.filter((file) => !/^src\/.*\.ts$/.test(file) || !existsSync(join(ROOT, file)))
+  if (files.length === 0 || invalid.length > 0) {
+    console.error(
+      `expected paths of files in src, relative to the repository root: ${invalid.join(' ') || 'none given'}`,
+    )
     return 2
   }
   const { folder } = await installFromNpm('@stryker-mutator/core', undefined, ['@stryker-mutator/tap-runner'])
   const config = join(mkdtempSync(join(tmpdir(), 'mutants-')), 'stryker.config.json')
   let failed = 0
   try {
-    // One file at a time: each has tests of its own.
+    // One file at a time: each has separate tests.
     for (const file of files) {
       const testFiles = getTests(file)
       console.log(`\n${file}, with ${testFiles.join(' ') || 'no unit test that reaches it'}`)
@@ -95,18 +99,18 @@ async function run(): Promise<number> {
 
 /** @returns 1 if StrykerJS itself failed; a survivor is no failure */
 function mutate(folder: string, config: string, parts: string[], testFiles: string[]): number {
-  const own = ['--require=./test/helpers/unrecorded.ts', '--import=./test/helpers/property-seed.ts']
+  const nodeArgs = ['--require=./test/helpers/unrecorded.ts', '--import=./test/helpers/property-seed.ts']
   writeFileSync(
     config,
     JSON.stringify({
       plugins: [join(folder, 'node_modules/@stryker-mutator/tap-runner/dist/src/index.js')],
       testRunner: 'tap',
-      tap: { testFiles, nodeArgs: [...own, '-r', '{{hookFile}}', '{{testFile}}'] },
+      tap: { testFiles, nodeArgs: [...nodeArgs, '-r', '{{hookFile}}', '{{testFile}}'] },
       mutate: parts,
       coverageAnalysis: 'perTest',
       concurrency: 1,
       timeoutMS: MUTANT_MS,
-      // Node runs TypeScript as it is, but not below a folder node_modules.
+      // Node strips types, but not in files below a folder node_modules.
       tempDirName: join(dirname(config), 'sandbox'),
       tsconfigFile: 'none',
       ignorePatterns: ['/python', '/train-demo', '.tap', '/test/{bench,sim,slow,browser}'],

@@ -1,4 +1,4 @@
-"""Fixtures: the real proxy as a process, and verl's rollout servers as an object that scripts what they sample."""
+"""Fixtures: the real proxy as a process, and verl's rollout servers as an object with scripted outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 HERE = Path(__file__).parent
 if importlib.util.find_spec("verl") is None:
-    sys.path.insert(0, str(HERE / "standin"))
+    sys.path.insert(0, str(HERE / "fakes"))
 
 import verl  # noqa: E402
 
@@ -23,28 +23,28 @@ from llm_proxy_verl import process  # noqa: E402
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    kind = "a stand-in with the signatures of verl" if is_standin() else "verl itself,"
+    kind = "a fake with the signatures of verl" if is_fake_verl() else "verl itself,"
     terminalreporter.write_line(f"these tests used {kind} {verl.__version__}")
 
 
-def is_standin() -> bool:
+def is_fake_verl() -> bool:
     return Path(str(verl.__file__)).is_relative_to(HERE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """No test may hang for ever, whatever it waits for."""
+    """Sets a time limit for tests without one, and skips tests that need verl itself."""
     for item in items:
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(60))
-        if is_standin() and item.get_closest_marker("real_verl"):
+        if is_fake_verl() and item.get_closest_marker("real_verl"):
             item.add_marker(pytest.mark.skip(reason="verl is not installed"))
 
 
 @pytest.fixture(scope="session")
 def relay_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """A proxy in relay and token mode, for all tests that do not look at its workers or its end.
+    """A proxy in relay and token mode, for all tests that check neither its workers nor its end.
 
-    Its agents are run by the ``HarborServer`` of the test.
+    The ``HarborServer`` of the test runs its agents.
     """
     folder = tmp_path_factory.mktemp("proxy")
     with (

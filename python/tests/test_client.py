@@ -31,16 +31,16 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
         yield started
 
 
-def talk(base_url: str, key: str | None, turns: int = 2) -> None:
-    """An agent of so many calls."""
+def converse(base_url: str, key: str | None, turns: int = 2) -> None:
+    """Simulates an agent that sends `turns` requests."""
     messages: list[dict[str, str]] = []
     for turn in range(turns):
         messages.append({"role": "user", "content": f"Question {turn}."})
         body = {"model": "embedded", "messages": messages, "max_tokens": 8}
         headers = {"Authorization": f"Bearer {key}"}
-        answer = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=30)
-        answer.raise_for_status()
-        messages.append(answer.json()["choices"][0]["message"])
+        response = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=30)
+        response.raise_for_status()
+        messages.append(response.json()["choices"][0]["message"])
 
 
 def test_a_row_has_the_engine_requests_of_a_turn_that_continued_after_a_cut() -> None:
@@ -76,7 +76,7 @@ def test_a_rollout_from_its_session_to_its_rows(proxy: Proxy) -> None:
     with Client(proxy.url, KEY) as client:
         with client.create("task/7 ä", metadata={"task": "7", "step": 3}) as session:
             assert session.id == "task/7 ä"
-            talk(session.base_url, session.agent_key)
+            converse(session.base_url, session.agent_key)
             session.reward(1, components={"style": 0.5}, turns={1: 0.25}, agent_roles={"side": 0})
         info = session.info()
         assert (info["status"], info["reward"], info["turn_count"]) == ("completed", 1.0, 2)
@@ -109,37 +109,39 @@ def test_a_rollout_from_its_session_to_its_rows(proxy: Proxy) -> None:
         ]
         assert session.delete()
         assert not session.delete()
-        with pytest.raises(ProxyApiError, match="Session not found") as refused:
+        with pytest.raises(ProxyApiError, match="Session not found") as rejection:
             session.rows()
-        assert (refused.value.status, refused.value.code) == (404, "session_not_found")
+        assert (rejection.value.status, rejection.value.code) == (404, "session_not_found")
 
 
 def test_a_session_has_a_key_on_a_proxy_without_keys(tmp_path: Path) -> None:
     with start_proxy(tmp_path, mode="local", token_mode=False) as started, Client(started.url) as client:
         session = client.create("task/8 ä!")
         assert session.agent_key
-        talk(f"{started.url}/v1", session.agent_key, 1)
+        converse(f"{started.url}/v1", session.agent_key, 1)
         assert session.info()["turn_count"] == 1
 
 
 def test_trainer_data_is_stored_by_turn(proxy: Proxy) -> None:
     with Client(proxy.url, KEY) as client:
         with client.create() as session:
-            talk(session.base_url, session.agent_key)
+            converse(session.base_url, session.agent_key)
         (row,) = session.rows()
         advantages = np.arange(len(row.response_ids)) / 3
         assert session.add(row.of_turns(advantages=list(advantages))) == 2
-        (kept,) = session.rows(details="advantages")
-        wanted = [number if bit else None for number, bit in zip(advantages, row.response_mask, strict=True)]
-        assert kept.fields["advantages"] == wanted
+        (stored,) = session.rows(details="advantages")
+        expected = [
+            number if bit else None for number, bit in zip(advantages, row.response_mask, strict=True)
+        ]
+        assert stored.fields["advantages"] == expected
         with pytest.raises(ValueError, match="advantages has 1 numbers"):
             row.of_turns(advantages=[1.0])
 
 
-def test_rows_are_arrays_for_who_wants_them(proxy: Proxy) -> None:
+def test_rows_can_be_converted_to_arrays(proxy: Proxy) -> None:
     with Client(proxy.url, KEY) as client:
         with client.create() as session:
-            talk(session.base_url, session.agent_key, 1)
+            converse(session.base_url, session.agent_key, 1)
         (row,) = session.rows()
     arrays = row.arrays()
     assert {name: str(array.dtype) for name, array in arrays.items()} == {
@@ -196,12 +198,12 @@ def test_a_wait_ends_with_the_session(proxy: Proxy) -> None:
 
 
 def test_a_wrong_key_is_reported_and_not_retried(proxy: Proxy) -> None:
-    with Client(proxy.url, "not-the-key-of-it") as client, pytest.raises(ProxyApiError) as refused:
+    with Client(proxy.url, "not-the-key-of-it") as client, pytest.raises(ProxyApiError) as rejection:
         client.create("s")
-    assert (refused.value.status, refused.value.code) == (401, "unauthorized")
+    assert (rejection.value.status, rejection.value.code) == (401, "unauthorized")
 
 
-def test_a_proxy_has_to_be_named(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
+def test_a_proxy_url_is_required(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
     monkeypatch.delenv("PROXY_SERVER_URL", raising=False)
     with pytest.raises(ValueError, match="PROXY_SERVER_URL"):
         Client()
@@ -215,11 +217,11 @@ def test_a_proxy_has_to_be_named(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) 
 
 
 async def test_an_unavailable_proxy_is_retried(proxy: Proxy) -> None:
-    async with Forwarder(proxy.url) as way, AsyncClient(way.url, KEY) as client:
+    async with Forwarder(proxy.url) as forwarder, AsyncClient(forwarder.url, KEY) as client:
         session = await client.create("away")
         running = asyncio.create_task(session.wait(20))
         await asyncio.sleep(0.2)
-        way.cut()
+        forwarder.cut()
         await session.reward(0.5)
         await session.complete()
         assert (await running)["status"] == "completed"
@@ -229,9 +231,9 @@ async def test_an_unavailable_proxy_is_retried(proxy: Proxy) -> None:
 async def test_an_unreachable_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "_RETRY_LIMIT_S", 0.5)
     async with AsyncClient("http://127.0.0.1:9") as client:
-        with pytest.raises(ProxyApiError, match=r"no proxy responds at http://127\.0\.0\.1:9") as refused:
+        with pytest.raises(ProxyApiError, match=r"no proxy responds at http://127\.0\.0\.1:9") as rejection:
             await client.session("s").reward(1)
-    assert (refused.value.status, refused.value.code) == (0, "unreachable")
+    assert (rejection.value.status, rejection.value.code) == (0, "unreachable")
 
 
 async def test_an_event_loop_runs_many_sessions(proxy: Proxy) -> None:
@@ -239,7 +241,7 @@ async def test_an_event_loop_runs_many_sessions(proxy: Proxy) -> None:
 
         async def rollout(number: int) -> list[Row]:
             async with await client.create(metadata={"task": "many"}) as session:
-                await asyncio.to_thread(talk, session.base_url, session.agent_key, 1)
+                await asyncio.to_thread(converse, session.base_url, session.agent_key, 1)
                 await session.reward(number)
             return await session.rows()
 

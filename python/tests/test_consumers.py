@@ -1,4 +1,4 @@
-"""Consumers by the client, against the real proxy: what is fetched, acknowledged, given again, and lost on the way."""
+"""Consumers of the client, against the real proxy: fetches, acknowledgements, releases and lost responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from helpers.forwarder import Forwarder
 from helpers.proxy import Proxy, start_proxy
 from llm_proxy import AsyncClient, Client, ProxyApiError
-from test_client import talk
+from test_client import converse
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,9 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 
 def complete(client: Client, task: str, reward: float = 1) -> str:
-    """A completed session of one turn."""
+    """Creates a completed session of one turn."""
     with client.create(metadata={"task": task}) as session:
-        talk(session.base_url, "any", 1)
+        converse(session.base_url, "any", 1)
         session.reward(reward)
     return session.id
 
@@ -32,11 +32,11 @@ def complete(client: Client, task: str, reward: float = 1) -> str:
 def test_an_acknowledged_session_is_removed_and_a_released_one_is_delivered_again(proxy: Proxy) -> None:
     with Client(proxy.url) as client:
         consumer = client.consumer("again", metadata={"task": "again"})
-        made = [complete(client, "again", reward) for reward in (1, 2, 3)]
+        session_ids = [complete(client, "again", reward) for reward in (1, 2, 3)]
         lease = consumer.fetch(2, lease_s=60)
-        assert [session.session_id for session in lease.sessions] == made[:2]
+        assert [session.session_id for session in lease.sessions] == session_ids[:2]
         assert [row.reward for row in lease.rows] == [1.0, 2.0]
-        assert lease.rows == [row for one in made[:2] for row in client.session(one).rows()]
+        assert lease.rows == [row for one in session_ids[:2] for row in client.session(one).rows()]
         (first, _) = lease.sessions
         assert (first.deliveries, first.metadata["task"], first.fields["turn_count"]) == (1, "again", 1)
         assert lease.ack() == []
@@ -44,10 +44,10 @@ def test_an_acknowledged_session_is_removed_and_a_released_one_is_delivered_agai
         assert [row.fields["advantages"] for row in other.rows] == [None]
         assert other.extend() == []
         assert len(consumer.fetch(9)) == 0
-        assert consumer.release() == made[2:]
+        assert consumer.release() == session_ids[2:]
         (last,) = consumer.fetch(9).sessions
-        assert (last.session_id, last.deliveries) == (made[2], 2)
-        assert other.ack() == made[2:], "another process has it"
+        assert (last.session_id, last.deliveries) == (session_ids[2], 2)
+        assert other.ack() == session_ids[2:], "another process has it"
         counts = consumer.info()
         assert (counts["available"], counts["leased"], counts["acknowledged"]) == (0, 1, 2)
         with pytest.raises(ProxyApiError, match="other settings"):
@@ -75,17 +75,17 @@ def test_a_waiting_process_receives_complete_groups(proxy: Proxy) -> None:
 
 
 async def test_a_lost_response_is_requested_again(proxy: Proxy) -> None:
-    async with Forwarder(proxy.url) as way, AsyncClient(way.url) as client:
+    async with Forwarder(proxy.url) as forwarder, AsyncClient(forwarder.url) as client:
         consumer = await client.consumer("lost", metadata={"task": "lost"})
         waiting = asyncio.create_task(consumer.fetch(3, wait_s=30))
         await asyncio.sleep(0.2)
-        way.cut()
+        forwarder.cut()
         with Client(proxy.url) as other:
-            made = await asyncio.to_thread(complete, other, "lost")
+            session_ids = await asyncio.to_thread(complete, other, "lost")
         lease = await waiting
-        assert [one.session_id for one in lease.sessions] == [made]
+        assert [one.session_id for one in lease.sessions] == [session_ids]
         again = await consumer.fetch(3, lease_id=lease.id)
-        assert [(one.session_id, one.deliveries) for one in again.sessions] == [(made, 1)]
+        assert [(one.session_id, one.deliveries) for one in again.sessions] == [(session_ids, 1)]
         assert await lease.extend(60) == []
         assert await lease.ack() == []
         await lease.release()

@@ -21,7 +21,7 @@ LAYERS, CHOSEN = 2, 3
 
 
 def experts(token_ids: list[int]) -> Any:
-    """What a token's layers choose, which is its own business."""
+    """Returns the experts that the layers choose for each token, as a function of the token."""
     return np.array(
         [
             [[(token * 31 + layer * 7 + at) % 256 for at in range(CHOSEN)] for layer in range(LAYERS)]
@@ -37,13 +37,13 @@ async def test_verl_gets_the_experts_that_its_engine_chose(relay_proxy: Proxy, t
         output.routed_experts = experts([*prompt_ids, *output.token_ids][:-1])
         return output
 
-    async def talk(agent: Agent) -> dict[str, Any]:
-        await agent.talk(3)
+    async def converse(agent: Agent) -> dict[str, Any]:
+        await agent.converse(3)
         return completed(reward=1.0)
 
     servers = RolloutServers(sampled)
     config = trainer_config(enable_rollout_routing_replay=True)
-    async with HarborServer(talk):
+    async with HarborServer(converse):
         loop = make_loop(servers, relay_proxy, config=config)
         output = await loop.run(dict(SAMPLING), **sample(tmp_path / "lake"))
     sequence = output.prompt_ids + output.response_ids
@@ -52,25 +52,25 @@ async def test_verl_gets_the_experts_that_its_engine_chose(relay_proxy: Proxy, t
 
 
 async def test_only_what_verl_requests_is_recorded(relay_proxy: Proxy, tmp_path: Path) -> None:
-    async def talk(agent: Agent) -> dict[str, Any]:
-        await agent.talk(1)
+    async def converse(agent: Agent) -> dict[str, Any]:
+        await agent.converse(1)
         return completed(reward=1.0)
 
-    async with HarborServer(talk):
+    async with HarborServer(converse):
         loop = make_loop(RolloutServers(), relay_proxy)
         output = await loop.run(dict(SAMPLING), **sample(tmp_path / "pond"))
     assert output.routed_experts is None
 
 
-def test_experts_are_packed_from_where_they_are_wanted_in_a_type_that_the_wire_has() -> None:
+def test_experts_are_packed_from_the_requested_token_in_a_type_of_the_wire() -> None:
     packed = base64.b64decode(pack_experts(np.arange(24, dtype=np.int64).reshape(4, 2, 3), 1, 5) or "")
     length = int.from_bytes(packed[:8], "little")
     header = json.loads(packed[8 : 8 + length])
     assert header["__metadata__"] == {"start": "1"}
     assert (header["experts"]["dtype"], header["experts"]["shape"]) == ("I32", [3, 2, 3])
     assert np.frombuffer(packed[8 + length :], "<i4").tolist() == list(range(6, 24))
-    assert pack_experts(np.zeros((4, 2, 3)), 0, 5) is None, "numbers that are no experts"
-    assert pack_experts(np.zeros((4, 2), np.uint8), 4, 5) is None, "nothing that is new"
+    assert pack_experts(np.zeros((4, 2, 3)), 0, 5) is None, "numbers that are not experts"
+    assert pack_experts(np.zeros((4, 2), np.uint8), 4, 5) is None, "no new tokens"
 
 
 def test_experts_of_a_row_end_with_the_last_reported_token() -> None:
@@ -101,7 +101,7 @@ def test_rows_are_loaded_as_documented(
 
 
 def test_a_sample_of_prime_rl_is_a_row_from_its_prompt_on(rows_folder: Path) -> None:
-    pytest.importorskip("prime_rl", reason="neither prime-rl nor its stand-in is there")
+    pytest.importorskip("prime_rl", reason="neither prime-rl nor its fake is installed")
     (row,) = [json.loads(line) for line in (rows_folder / "rows.jsonl").read_text().splitlines()]
     failed = {**row, "response_mask": [0, 0], "reward_score": None}
     scope: dict[str, Any] = {"rows": [row, {**row, "reward_score": 0.0}, failed]}
@@ -114,7 +114,7 @@ def test_a_sample_of_prime_rl_is_a_row_from_its_prompt_on(rows_folder: Path) -> 
 
 
 def test_rows_of_one_rollout_are_one_rollout_to_slime(rows_folder: Path) -> None:
-    types = pytest.importorskip("slime.utils.types", reason="neither slime nor its stand-in is there")
+    types = pytest.importorskip("slime.utils.types", reason="neither slime nor its fake is installed")
     (row,) = [json.loads(line) for line in (rows_folder / "rows.jsonl").read_text().splitlines()]
     branch = {**row, "response_ids": [5], "response_mask": [1], "response_logprobs": [-0.5]}
     end = row["extra_fields"]

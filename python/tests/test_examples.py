@@ -1,4 +1,4 @@
-"""The examples name what is there: options of this package, and options of verl in every supported version."""
+"""The examples name existing options of this package, and of verl in every supported version."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from llm_proxy_verl.config import RemoteAgentConfig
 from verl_wheels import VERSIONS, wheel_text
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-#: Every option of verl's main_ppo, composed.
+#: The file with every option of verl's main_ppo.
 CONFIG = "verl/trainer/config/_generated_ppo_trainer.yaml"
 
 
-def overrides_of(tmp_path: Path) -> list[str]:
-    """What the launch script gives to verl, by a python3 that prints its arguments."""
+def get_overrides(tmp_path: Path) -> list[str]:
+    """Returns the arguments that the launch script passes to verl, with a fake python3 that prints them."""
     fake = tmp_path / "python3"
     fake.write_text(
         f"#!/bin/sh\nexec {sys.executable} -c 'import sys; print(chr(10).join(sys.argv[1:]))' \"$@\"\n"
@@ -45,7 +45,7 @@ def overrides_of(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_verl_knows_every_option_of_the_launch_script(version: str, tmp_path: Path) -> None:
     config = yaml.safe_load(wheel_text(version, CONFIG))
-    for override in overrides_of(tmp_path):
+    for override in get_overrides(tmp_path):
         if override.startswith("+"):
             assert re.match(r"\+ray_kwargs\.ray_init\.runtime_env\.env_vars\.[A-Z_]+='", override)
             assert "ray_init" in config["ray_kwargs"]
@@ -72,8 +72,8 @@ def _assert_known(config: Any, override: str) -> None:
         node = node[part]
 
 
-def test_the_launch_script_hands_the_environment_and_further_overrides_on(tmp_path: Path) -> None:
-    overrides = overrides_of(tmp_path)
+def test_the_launch_script_forwards_the_environment_and_further_overrides(tmp_path: Path) -> None:
+    overrides = get_overrides(tmp_path)
     env_vars = "+ray_kwargs.ray_init.runtime_env.env_vars"
     assert f"{env_vars}.PROXY_SERVER_URL='http://proxy:8080'" in overrides
     assert f"{env_vars}.LLM_PROXY_ADMIN_KEY='@/run/secrets/admin'" in overrides
@@ -88,7 +88,7 @@ def test_the_example_of_an_agent_loop_loads(name: str) -> None:
     RemoteAgentConfig.load(entry["remote_agent"], env={"PROXY_SERVER_URL": "http://proxy:8080"})
 
 
-def test_the_documented_options_are_those_that_there_are() -> None:
+def test_the_documented_options_are_the_existing_ones() -> None:
     text = (EXAMPLES.parents[1] / "docs" / "verl.md").read_text()
     table = text.split("<!-- options of remote_agent -->")[1].split("<!-- /options")[0].strip().splitlines()
     documented = [tuple(cell.strip() for cell in row.split("|")[1:4]) for row in table[2:]]

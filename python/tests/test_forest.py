@@ -1,4 +1,4 @@
-"""A packed forest is the rows: unpacked it has them again, and each token sees what it saw in its row."""
+"""Packed forests: unpacking restores the rows, and each token attends to the same tokens as in its row."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ import pytest
 
 from helpers.proxy import start_proxy
 from llm_proxy import AsyncClient, Client, Row, TokenForest
-from test_client import talk
+from test_client import converse
 
 
-def a_forest(seed: int) -> tuple[TokenForest, list[Row]]:
-    """Nodes at random; a row to each leaf, and some to a node above. Each completion is trained by one of its rows."""
+def create_forest(seed: int) -> tuple[TokenForest, list[Row]]:
+    """Creates random nodes, with a row for each leaf and for some inner nodes. One row at most trains a completion."""
     draw = random.Random(seed)
     nodes: list[dict[str, Any]] = []
-    for place in range(draw.randint(1, 14)):
-        node: dict[str, Any] = {"parent": draw.choice([None, *range(place)]) if place else None}
+    for index in range(draw.randint(1, 14)):
+        node: dict[str, Any] = {"parent": draw.choice([None, *range(index)]) if index else None}
         node["ids"] = [draw.randint(0, 5) for _ in range(draw.choice([0, 1, 1, 2, 3, 9]))]
         if draw.random() < 0.6:
-            node.update(turn_id=f"t{place}", logprobs=[-draw.random() for _ in node["ids"]])
+            node.update(turn_id=f"t{index}", logprobs=[-draw.random() for _ in node["ids"]])
         nodes.append(node)
     parents = {node["parent"] for node in nodes}
-    leaves = [place for place in range(len(nodes)) if place not in parents or draw.random() < 0.2]
+    leaves = [index for index in range(len(nodes)) if index not in parents or draw.random() < 0.2]
     trained: set[str] = set()
-    rows, whole = [], []
+    rows, full_rows = [], []
     for leaf in draw.sample(leaves, len(leaves)):
-        row, lists = a_row(nodes, leaf, trained, draw)
+        row, lists = create_row(nodes, leaf, trained, draw)
         rows.append(row)
         rest = {
             name: value
             for name, value in row.items()
             if name not in ("leaf", "prompt_tokens", "response_tokens")
         }
-        whole.append({**rest, **lists})
+        full_rows.append({**rest, **lists})
     rows.append({**rows[0], "leaf": None, "prompt_tokens": 0, "response_tokens": 0, "turns": []})
-    sessions = [rows_of_one(row) for row in whole]
+    sessions = [parse_one_row(row) for row in full_rows]
     return TokenForest(nodes, rows, []), sessions
 
 
-def a_row(
+def create_row(
     nodes: list[dict[str, Any]], leaf: int, trained: set[str], draw: random.Random
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As the forest has it, and its lists as the trajectories have them."""
+    """Creates a row as in the forest, and its lists as in the trajectories."""
     path: list[int] = []
     at: int | None = leaf
     while at is not None:
@@ -52,19 +52,19 @@ def a_row(
         at = nodes[at]["parent"]
     ids = [token for node in path for token in nodes[node]["ids"]]
     prompt = len(nodes[path[0]]["ids"]) if "turn_id" not in nodes[path[0]] else 0
-    turns, place = [], 0
+    turns, offset = [], 0
     mask, logprobs = [0] * (len(ids) - prompt), [0.0] * (len(ids) - prompt)
     for node in path:
         length = len(nodes[node]["ids"])
         if (turn_id := nodes[node].get("turn_id")) is not None:
-            span = slice(place - prompt, place - prompt + length)
+            span = slice(offset - prompt, offset - prompt + length)
             trains = turn_id not in trained and draw.random() < 0.8
             if trains:
                 trained.add(turn_id)
                 mask[span] = [1] * length
                 logprobs[span] = nodes[node]["logprobs"]
             turns.append({"turn_id": turn_id, "start": span.start, "end": span.stop, "trained": trains})
-        place += length
+        offset += length
     row = {
         **dict.fromkeys(("finish_reason", "weight_version_min", "weight_version_max")),
         "policy": None,
@@ -96,7 +96,7 @@ TURN = {
 }
 
 
-def rows_of_one(row: dict[str, Any]) -> Row:
+def parse_one_row(row: dict[str, Any]) -> Row:
     from llm_proxy.rows import parse_rows
 
     session_id = row.pop("session_id")
@@ -108,8 +108,8 @@ def sorted_rows(rows: list[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_unpacked_it_is_the_rows_in_one_sequence_or_in_several(seed: int) -> None:
-    forest, rows = a_forest(seed)
+def test_unpacking_restores_the_rows_from_one_sequence_or_several(seed: int) -> None:
+    forest, rows = create_forest(seed)
     (packed,) = forest.pack()
     assert sorted_rows(packed.unpack()) == sorted_rows(rows)
     longest = max(len(row.prompt_ids) + len(row.response_ids) for row in rows)
@@ -124,34 +124,36 @@ def test_unpacked_it_is_the_rows_in_one_sequence_or_in_several(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_token_sees_what_it_saw_in_its_row(seed: int) -> None:
-    forest, _ = a_forest(seed)
+def test_a_token_attends_to_the_same_tokens_as_in_its_row(seed: int) -> None:
+    forest, _ = create_forest(seed)
     (packed,) = forest.pack()
     seen = packed.attention_mask()
     used = sorted({node for row in forest.rows if row["leaf"] is not None for node in forest._get_path(row)})
     assert len(packed.ids) == sum(len(forest.nodes[node]["ids"]) for node in used), "each token once"
-    met = np.zeros(len(packed.ids), bool)
-    for row, places in zip(packed.rows, packed.tokens, strict=True):
-        assert packed.positions[places].tolist() == list(range(len(places)))
-        assert packed.before[places].tolist() == [-1, *places[:-1]][: len(places)]
-        for depth, token in enumerate(places):
-            assert np.flatnonzero(seen[token]).tolist() == places[: depth + 1].tolist()
-        met[places] = True
+    covered = np.zeros(len(packed.ids), bool)
+    for row, indices in zip(packed.rows, packed.tokens, strict=True):
+        assert packed.positions[indices].tolist() == list(range(len(indices)))
+        assert packed.before[indices].tolist() == [-1, *indices[:-1]][: len(indices)]
+        for depth, token in enumerate(indices):
+            assert np.flatnonzero(seen[token]).tolist() == indices[: depth + 1].tolist()
+        covered[indices] = True
         numbers = packed.of_rows(packed.ids)[packed.rows.index(row)]
-        assert numbers.tolist() == packed.ids[places[row["prompt_tokens"] :]].tolist()
-    assert met.all()
+        assert numbers.tolist() == packed.ids[indices[row["prompt_tokens"] :]].tolist()
+    assert covered.all()
     assert np.isnan(packed.rewards[~packed.loss_mask]).all()
     assert (packed.logprobs[~packed.loss_mask] == 0).all()
 
 
-async def test_a_group_of_the_real_proxy_is_its_rows(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_a_forest_of_the_real_proxy_has_the_rows_of_its_group(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     with start_proxy(tmp_path_factory.mktemp("forest"), mode="local") as proxy, Client(proxy.url) as client:
         rows = []
         for sample in range(3):
             with client.create(metadata={"task": "7"}) as session:
-                talk(session.base_url, "any", 3)
-                # Another conversation that begins like the first.
-                talk(session.base_url, "any", 1)
+                converse(session.base_url, "any", 3)
+                # Another conversation that starts like the first.
+                converse(session.base_url, "any", 1)
                 session.reward(sample)
             rows += session.rows()
         forest = client.forest(metadata={"task": "7"})

@@ -1,4 +1,4 @@
-"""Images: from a worker's call to verl's engine, and from a session's rows to verl's field."""
+"""Images: from a worker's request to verl's engine, and from a session's rows to verl's field."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def frame(*urls: Any) -> dict[str, Any]:
 
 
 class Client:
-    """verl's client, as far as it is called."""
+    """The part of verl's client that is called."""
 
     def __init__(self) -> None:
         self.arguments: dict[str, Any] = {}
@@ -69,7 +69,7 @@ async def test_a_request_without_images_has_no_image_argument() -> None:
     assert "image_data" not in client.arguments
 
 
-def test_data_that_is_no_image_is_rejected() -> None:
+def test_data_that_is_not_an_image_is_rejected() -> None:
     for url in ("https://example.org/a.png", "data:image/png;base64,AAAA", "data:image/png,abc", ""):
         with pytest.raises(CallError):
             open_image(url)
@@ -96,12 +96,12 @@ def test_a_row_has_its_images_in_order() -> None:
         },
     }
     images = [{"sha256": "b"}, {"sha256": "a"}, {"sha256": "b"}]
-    answer = {
+    result = {
         "rows": [{**row, "images": images}, row],
         "images": {"a": "data:a", "b": "data:b"},
         "reward": None,
         "left_out_turns": 0,
     }
-    first, second = parse_result(answer, 0).rows
+    first, second = parse_result(result, 0).rows
     assert list(first.images) == ["data:b", "data:a", "data:b"]
     assert list(second.images) == []

@@ -1,4 +1,4 @@
-"""A proxy with keys: each side calls with its own."""
+"""A proxy with keys: each side uses its own."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ async def test_trainer_worker_and_agent_use_separate_keys(
 ) -> None:
     keys: list[str] = []
 
-    async def talk(agent: Agent) -> dict[str, Any]:
+    async def converse(agent: Agent) -> dict[str, Any]:
         keys.append(agent.metadata["environment_overrides"]["OPENAI_API_KEY"])
-        await agent.talk(2)
+        await agent.converse(2)
         return completed(reward=1.0)
 
     file = tmp_path / "admin-key"
     file.write_text(f"{ADMIN}\n")
     monkeypatch.setenv("LLM_PROXY_ADMIN_KEY", f"@{file}")
-    # Of a rotation that is under way: the old key is refused, then the new one is taken.
+    # During a key rotation the proxy rejects the old key, and the worker then uses the new one.
     monkeypatch.setenv("LLM_PROXY_WORKER_KEY", f"worker-key-of-last-year,{WORKER}")
-    async with HarborServer(talk):
+    async with HarborServer(converse):
         loop = make_loop(RolloutServers(), closed_proxy)
         output: Any = await loop.run(dict(SAMPLING), **sample(tmp_path / "task"))
     assert (sum(output.response_mask), output.reward_score) == (12, 1.0)
@@ -70,6 +70,6 @@ async def test_an_agents_key_opens_nothing_but_its_session(
 
 async def test_a_trainer_without_the_key_fails_at_once(closed_proxy: Proxy, tmp_path: Path) -> None:
     loop = make_loop(RolloutServers(), closed_proxy, worker=False)
-    with pytest.raises(ProxyApiError) as refused:
+    with pytest.raises(ProxyApiError) as rejection:
         await loop.run(dict(SAMPLING), **sample(tmp_path / "task"))
-    assert (refused.value.status, refused.value.code) == (401, "unauthorized")
+    assert (rejection.value.status, rejection.value.code) == (401, "unauthorized")

@@ -15,7 +15,7 @@ import pytest
 
 from helpers.proxy import REPOSITORY
 
-#: Of this package. The tests read the docs, and the model's tokenizer where verl itself is installed.
+#: The sources of this package. Its tests read the docs, and the model's tokenizer where verl itself is installed.
 SOURCES = ["python/src", "python/tests", "python/pyproject.toml", "docs"]
 PROGRAM = ["bin", "src", "package.json", "tsconfig.json"]
 #: The last commit before the public names of 0.2.0.

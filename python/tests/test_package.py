@@ -46,7 +46,7 @@ def test_the_wheel_has_metadata_and_only_the_package(dist: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_the_sdist_has_neither_tests_nor_what_tools_left_behind(dist: Path) -> None:
+def test_the_sdist_has_neither_tests_nor_files_of_tools(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
@@ -58,8 +58,8 @@ def test_the_sdist_has_neither_tests_nor_what_tools_left_behind(dist: Path) -> N
 def test_the_wheel_works_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     python = create_environment(tmp_path / "environment")
-    for what, module in ((str(wheel), "llm_proxy"), (f"{wheel}[verl]", "llm_proxy_verl.process")):
-        install(python, what)
+    for requirement, module in ((str(wheel), "llm_proxy"), (f"{wheel}[verl]", "llm_proxy_verl.process")):
+        install(python, requirement)
         program = f"import {module}; print('imported')"
         done = subprocess.run(
             [python, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path

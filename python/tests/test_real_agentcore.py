@@ -1,7 +1,6 @@
-"""The verl loop of AgentCore's toolkit 0.2, unchanged, with the proxy as its gateway, as docs/gateway.md has it.
+"""The verl loop of AgentCore's toolkit 0.2, unchanged, with the proxy as its gateway, as in docs/gateway.md.
 
-Skipped without the toolkit. In the place of AgentCore is a session class of the toolkit's own kind, with an agent of
-the test's.
+Skipped without the toolkit. A session class of the toolkit's own kind replaces AgentCore, with an agent of the test.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ PROMPT_LENGTH, RESPONSE_LENGTH = 128, 200
 KNOBS = {"max_tokens_per_turn": 24, "max_turns_per_sid": 4, "reward_extra_info_defaults": {"solved": 0}}
 
 
-class HereSession:
-    """A rollout session as `rollout_session_backend` names one: its agent calls with the key and URL of `_config`."""
+class LocalSession:
+    """A rollout session as `rollout_session_backend` names one: its agent uses the key and URL of `_config`."""
 
     def __init__(self, session_id: str, _state: Any, **config: Any) -> None:
         self.session_id = session_id
 
-    async def __aenter__(self) -> HereSession:
+    async def __aenter__(self) -> LocalSession:
         return self
 
     async def __aexit__(self, *_: object) -> None: ...
@@ -50,21 +49,21 @@ class HereSession:
         config, does = task["_config"], task["does"]
         async with aiohttp.ClientSession() as http:
 
-            async def call(messages: list[Any], status: int = 200) -> Any:
+            async def send_request(messages: list[Any], status: int = 200) -> Any:
                 headers = {"authorization": f"Bearer {config['api_key']}"}
                 body = {"model": config["model_id"], "messages": messages}
                 url = f"{config['base_url']}/chat/completions"
-                async with http.post(url, json=body, headers=headers) as answer:
-                    assert answer.status == status, await answer.text()
-                    return (await answer.json())["choices"][0]["message"] if status == 200 else None
+                async with http.post(url, json=body, headers=headers) as response:
+                    assert response.status == status, await response.text()
+                    return (await response.json())["choices"][0]["message"] if status == 200 else None
 
             messages: list[Any] = [{"role": "user", "content": "Look around."}]
             for _ in range({"talks": 2, "branches": 2, "dies": 1, "goes on": 4, "idle": 0}[does]):
-                messages += [await call(messages), {"role": "user", "content": "Go on."}]
+                messages += [await send_request(messages), {"role": "user", "content": "Go on."}]
             if does == "branches":
-                await call([{"role": "user", "content": "You are a sub-agent."}])
+                await send_request([{"role": "user", "content": "You are a sub-agent."}])
             if does == "goes on":
-                await call(messages, status=400)
+                await send_request(messages, status=400)
         if does == "dies":
             raise RuntimeError("out of memory")
         result = {"reward": 0.5, "metrics": {"solved": 1}}
@@ -72,7 +71,7 @@ class HereSession:
 
 
 class Actor:
-    """An actor of the toolkit's trainer, that lets everybody through."""
+    """An actor of the toolkit's trainer that admits every caller."""
 
     def __getattr__(self, _: str) -> Any:
         async def passes(*_: object) -> None: ...
@@ -87,8 +86,8 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def loop_of(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the loop of a sample as verl does, from an entry of its list."""
+def create_loop(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns a function that creates the loop of a sample as verl does, from an entry of its list."""
     import hydra
     import ray
     from omegaconf import OmegaConf
@@ -116,7 +115,7 @@ def loop_of(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Any:
     entry = {
         "name": "agentcore_agent",
         "_target_": "agentcore_rl_toolkit.backends.verl.agent_loop.AgentCoreAgentLoop",
-        "rollout_session_backend": {"backend": f"{__name__}.HereSession"},
+        "rollout_session_backend": {"backend": f"{__name__}.LocalSession"},
         **KNOBS,
     }
     client = RolloutServers().client(config)
@@ -135,9 +134,9 @@ def loop_of(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-async def test_the_toolkits_loop_trains_on_what_the_proxy_recorded(loop_of: Any, proxy: Proxy) -> None:
+async def test_the_toolkits_loop_trains_on_what_the_proxy_recorded(create_loop: Any, proxy: Proxy) -> None:
     async def run(does: str) -> Any:
-        return await loop_of().run(dict(SAMPLING), payload={"does": does}, global_steps=7)
+        return await create_loop().run(dict(SAMPLING), payload={"does": does}, global_steps=7)
 
     (talks,), branches, (dies,), _ = await asyncio.gather(*map(run, ("talks", "branches", "dies", "goes on")))
     for output, turns, reward in ((talks, 2, 0.5), (dies, 1, 0.0), (branches[-1], 3, 0.5)):
@@ -153,7 +152,7 @@ async def test_the_toolkits_loop_trains_on_what_the_proxy_recorded(loop_of: Any,
 
 
 def check(proxy: Proxy, output: Any) -> None:
-    """The row, as the proxy has it, and sampled as verl and the loop declared."""
+    """Checks that the row equals the proxy's, and was sampled as verl and the loop declared."""
     with Client(proxy.url) as client:
         session = client.session(output.extra_fields["acr_session_id"])
         rows, info = session.rows(), session.info()
@@ -166,14 +165,14 @@ def check(proxy: Proxy, output: Any) -> None:
         assert found[0].response_logprobs == output.response_logprobs
 
 
-async def test_a_row_is_truncated_to_verls_context_length(loop_of: Any, proxy: Proxy) -> None:
-    gateway = loop_of()._gateway
+async def test_a_row_is_truncated_to_verls_context_length(create_loop: Any, proxy: Proxy) -> None:
+    gateway = create_loop()._gateway
     gateway.create_session("long", max_context_tokens=60)
     async with aiohttp.ClientSession() as http:
         messages: list[Any] = [{"role": "user", "content": "word " * 20}]
         for _ in range(4):
-            _, answer = await proxy.chat(http, "long", messages)
-            messages += [answer["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+            _, response = await proxy.chat(http, "long", messages)
+            messages += [response["choices"][0]["message"], {"role": "user", "content": "Go on."}]
     (record,) = await gateway.finish_session("long")
     with Client(proxy.url) as client:
         (row,) = client.session("long").rows()
@@ -187,7 +186,7 @@ async def test_a_row_is_truncated_to_verls_context_length(loop_of: Any, proxy: P
 
 
 def test_verl_takes_it_by_the_name_of_its_module(tmp_path: Path) -> None:
-    """In a process of its own, as verl's workers are."""
+    """Runs in a separate process, as verl's workers do."""
     program = (
         "from agentcore_rl_toolkit.backends.verl import agent_loop\n"
         "print(agent_loop.get_or_start_gateway.__module__)"
@@ -200,12 +199,12 @@ def test_verl_takes_it_by_the_name_of_its_module(tmp_path: Path) -> None:
 
 
 async def test_a_proxy_with_keys_is_rejected_with_a_clear_error(
-    loop_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    create_loop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop gives its agents the session's id as their key, and has no place for another."""
+    """The loop passes the session's id to its agents as their key, and cannot pass another one."""
     keys = ("--admin-key", "an-admin-key-of-a-test", "--agent-key-secret", "s" * 32)
     with start_proxy(tmp_path, *keys, mode="local") as keyed:
         monkeypatch.setenv("PROXY_SERVER_URL", keyed.url)
         monkeypatch.setenv("LLM_PROXY_ADMIN_KEY", "an-admin-key-of-a-test")
         with pytest.raises(ConfigError, match="start the proxy without keys"):
-            await loop_of().run(dict(SAMPLING), payload={"does": "talks"})
+            await create_loop().run(dict(SAMPLING), payload={"does": "talks"})

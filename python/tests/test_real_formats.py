@@ -1,4 +1,4 @@
-"""Exports of sessions as the trainers they are for read them. Skipped where TRL or OpenEnv is not installed."""
+"""Exports of sessions, read by the code of their trainers. Skipped where TRL or OpenEnv is not installed."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
-def talk(client: Client, session_id: str, task: str, rounds: int = 3, **fields: Any) -> None:
-    """A conversation in which each call extends the one before."""
+def converse(client: Client, session_id: str, task: str, rounds: int = 3, **fields: Any) -> None:
+    """Runs a conversation in which each request extends the previous one."""
     import httpx
 
     messages: list[Any] = [{"role": "user", "content": task}]
     for number in range(rounds):
         body = {"model": "any", "messages": messages, "max_tokens": 12, "tools": TOOLS, **fields}
-        answer = httpx.post(f"{client.url}/{session_id}/v1/chat/completions", json=body, timeout=60)
-        messages += [answer.raise_for_status().json()["choices"][0]["message"]]
+        response = httpx.post(f"{client.url}/{session_id}/v1/chat/completions", json=body, timeout=60)
+        messages += [response.raise_for_status().json()["choices"][0]["message"]]
         messages += [{"role": "user", "content": f"And {number}?"}]
 
 
 def documented(name: str) -> dict[str, Any]:
-    """What a block of docs/load-rows.md defines."""
+    """Returns the definitions of a block of docs/load-rows.md."""
     page = (REPOSITORY / "docs" / "load-rows.md").read_text()
     code = re.search(rf"^```python {name}\n(.*?)^```$", page, re.S | re.M)
     assert code is not None, name
@@ -51,9 +51,9 @@ def test_trl_makes_the_rows_of_the_proxy_from_a_training_trace(client: Client) -
     from trl.experimental.async_grpo.openenv_harness import _messages_from_trace, _turns_from_training_trace
 
     with client.create("traced"):
-        talk(client, "traced", "Tell me about the sea.")
-        # A second conversation of the same session, which begins another row.
-        talk(client, "traced", "Now about the sky.", rounds=1)
+        converse(client, "traced", "Tell me about the sea.")
+        # A second conversation of the same session, which starts another row.
+        converse(client, "traced", "Now about the sky.", rounds=1)
     trace = documented("openenv")["training_trace"](client.url, "traced")
     rows = client.session("traced").rows()
     sequences, _ = _chain_to_sequences(_turns_from_training_trace(trace), "r", 0)

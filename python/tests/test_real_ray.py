@@ -17,8 +17,8 @@ from helpers.rollout_servers import RolloutServers, completion, trainer_config
 pytestmark = [pytest.mark.real_verl, pytest.mark.timeout(240)]
 
 
-#: An agent of the standard library alone: one call with what it finds in its environment.
-ONE_CALL = """
+#: An agent that uses only the standard library, and sends one request with the settings in its environment.
+ONE_REQUEST = """
 import json, os, urllib.request
 body = {"model": os.environ.get("OPENAI_MODEL", "any"), "max_tokens": 16,
         "messages": [{"role": "user", "content": os.environ["TASK_PROMPT"]}]}
@@ -30,7 +30,7 @@ with urllib.request.urlopen(request) as response:
 
 
 class Server:
-    """A rollout server as verl has them, with nothing to compute."""
+    """A rollout server of verl that computes nothing."""
 
     async def generate(self, prompt_ids: list[int], sampling_params: dict[str, Any], **_fields: Any) -> Any:
         await asyncio.sleep(0.05)
@@ -38,7 +38,7 @@ class Server:
 
 
 class Loops:
-    """As verl's agent loop worker: one client, and a loop per sample."""
+    """Runs loops as verl's agent loop worker does: with one client, and a loop per sample."""
 
     def __init__(self, load_balancer: Any, proxy: Proxy) -> None:
         from verl.workers.rollout.llm_server import LLMServerClient
@@ -72,7 +72,7 @@ async def test_each_process_of_ray_has_one_worker_for_all_its_loops(
         server = ray.remote(Server).remote()
         balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers={"server": server})
         program = tmp_path / "agent.py"
-        program.write_text(ONE_CALL)
+        program.write_text(ONE_REQUEST)
         command = ("--command", f"{sys.executable} {program}", "--verifier", "true", "--sandbox", "none")
         with start_rollouts(tmp_path, relay_proxy, *command) as proxy:
             actors = [ray.remote(Loops).remote(balancer, proxy) for _ in range(2)]

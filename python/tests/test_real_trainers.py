@@ -1,6 +1,6 @@
-"""The functions of docs/trainers.md, given to what the trainers have released: their types, and their own checks.
+"""The functions of docs/trainers.md, with the released types and checks of the trainers.
 
-An agent calls twice, and the proxy runs it. Skipped without PyTorch.
+The proxy runs an agent that sends two requests. Skipped without PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from helpers.proxy import REPOSITORY, start_proxy
-from helpers.released import part_of
+from helpers.released import load_part
 from llm_proxy import Client
 from test_real_trl import AGENT
 
@@ -59,7 +59,7 @@ def recipe(
     return scope
 
 
-def is_sampled(
+def check_sampled(
     proxy: Client, ids: list[int], mask: list[int], logprobs: list[float], reward: float
 ) -> str | None:
     """Returns why the row ended; asserts that one session recorded it, sampled as the trainer requested."""
@@ -80,16 +80,16 @@ def is_sampled(
 
 
 async def test_slime_gets_a_sample_for_each_row(proxy: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    standin = str(REPOSITORY / "python/tests/standin/slime")
+    fake = str(REPOSITORY / "python/tests/fake/slime")
     package = ModuleType("slime")
-    package.__path__ = [standin]
+    package.__path__ = [fake]
     scope = recipe("slime", proxy, monkeypatch, {"slime": package})
     kind = scope["Sample"]
     sample = kind(group_index=3, index=7, prompt="What is a lake?", metadata={"instance_id": "lake"})
     arguments = Namespace(rollout_max_response_len=512)
     (filled,) = await scope["generate"](arguments, sample, {**SAMPLING, "max_new_tokens": 512})
     prompt = len(filled.tokens) - filled.response_length
-    end = is_sampled(
+    end = check_sampled(
         proxy,
         filled.tokens,
         [0] * prompt + filled.loss_mask,
@@ -98,14 +98,14 @@ async def test_slime_gets_a_sample_for_each_row(proxy: Client, monkeypatch: pyte
     )
     assert (filled.group_index, filled.index, filled.rollout_id) == (3, 7, 7)
     assert filled.status is (kind.Status.TRUNCATED if end == "length" else kind.Status.COMPLETED)
-    assert sample.tokens == [], "slime keeps the sample that it requested"
+    assert sample.tokens == [], "the sample that slime passed is unchanged"
 
 
 async def test_slime_leaves_a_failed_sample_out_of_the_mean_of_its_group(
     proxy: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = ModuleType("slime")
-    package.__path__ = [str(REPOSITORY / "python/tests/standin/slime")]
+    package.__path__ = [str(REPOSITORY / "python/tests/fakes/slime")]
     scope = recipe("slime", proxy, monkeypatch, {"slime": package})
     kind = scope["Sample"]
     broken = kind(index=1, prompt="broken", metadata={})
@@ -118,8 +118,8 @@ async def test_slime_leaves_a_failed_sample_out_of_the_mean_of_its_group(
 
 async def test_skyrl_takes_the_generators_output(proxy: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["TrainingPhase", "TrajectoryID", "BatchMetadata", "GeneratorInput", "GeneratorOutput"]
-    base = part_of(SKYRL, "skyrl/train/generators/base.py", *names, "GeneratorInterface")
-    check = part_of(SKYRL, "skyrl/train/utils/trainer_utils.py", *CHECKS)
+    base = load_part(SKYRL, "skyrl/train/generators/base.py", *names, "GeneratorInterface")
+    check = load_part(SKYRL, "skyrl/train/utils/trainer_utils.py", *CHECKS)
     scope = recipe("skyrl", proxy, monkeypatch, {"skyrl.train.generators.base": base})
     names = ("lake", "river", "sea", "broken")
     prompts = [[{"role": "user", "content": f"What is a {name}?"}] for name in names]
@@ -139,27 +139,27 @@ async def test_skyrl_takes_the_generators_output(proxy: Client, monkeypatch: pyt
     *rewards, filled_in = output["rewards"]
     assert filled_in == pytest.approx(sum(rewards) / 3)
     assert output["loss_masks"][3] == [0]
-    for place in range(3):
-        prompt_ids = output["prompt_token_ids"][place]
+    for index in range(3):
+        prompt_ids = output["prompt_token_ids"][index]
         zeros = [0] * len(prompt_ids)
-        end = is_sampled(
+        end = check_sampled(
             proxy,
-            prompt_ids + output["response_ids"][place],
-            zeros + output["loss_masks"][place],
-            [float(zero) for zero in zeros] + output["rollout_logprobs"][place],
-            output["rewards"][place],
+            prompt_ids + output["response_ids"][index],
+            zeros + output["loss_masks"][index],
+            [float(zero) for zero in zeros] + output["rollout_logprobs"][index],
+            output["rewards"][index],
         )
-        assert output["stop_reasons"][place] == ("length" if end == "length" else "stop")
+        assert output["stop_reasons"][index] == ("length" if end == "length" else "stop")
 
 
 async def test_areal_takes_the_workflows_trajectory(proxy: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    api = part_of(AREAL, "areal/api/workflow_api.py", "RolloutWorkflow")
-    check = part_of(AREAL, "areal/infra/workflow_executor.py", "check_trajectory_format")
+    api = load_part(AREAL, "areal/api/workflow_api.py", "RolloutWorkflow")
+    check = load_part(AREAL, "areal/infra/workflow_executor.py", "check_trajectory_format")
     check.InteractionWithTokenLogpReward = type("Interaction", (), {})
     scope = recipe("areal", proxy, monkeypatch, {"areal": ModuleType("areal"), "areal.api": api})
     workflow = scope["AgentWorkflow"]()
     assert isinstance(workflow, api.RolloutWorkflow)
-    data = {"messages": [{"role": "user", "content": "What is a lake?"}], "answer": "water"}
+    data = {"messages": [{"role": "user", "content": "What is a lake?"}], "response": "water"}
     trajectory = await workflow.arun_episode(Namespace(get_version=lambda: 4), data)
 
     class Warns:
@@ -172,17 +172,17 @@ async def test_areal_takes_the_workflows_trajectory(proxy: Client, monkeypatch: 
     rows = {name: value[0].tolist() for name, value in trajectory.items()}
     assert all(rows["attention_mask"])
     assert set(zip(rows["loss_mask"], rows["versions"], strict=True)) == {(0, -1), (1, 4)}
-    is_sampled(proxy, rows["input_ids"], rows["loss_mask"], rows["logprobs"], rows["rewards"])
+    check_sampled(proxy, rows["input_ids"], rows["loss_mask"], rows["logprobs"], rows["rewards"])
     broken = {"messages": [{"role": "user", "content": "broken"}]}
     assert await workflow.arun_episode(Namespace(get_version=lambda: 4), broken) is None
 
 
-async def test_nemo_gym_makes_exact_calls_of_a_session(tmp_path: Path) -> None:
-    """Its model server's own code, from a body of Chat Completions to the message that its trainer gets."""
-    client = part_of(GYM, "nemo_gym/openai_utils.py", *GYM_CLIENT)
+async def test_nemo_gym_sends_exact_requests_of_a_session(tmp_path: Path) -> None:
+    """Runs the code of its model server, from a Chat Completions body to the message that its trainer receives."""
+    client = load_part(GYM, "nemo_gym/openai_utils.py", *GYM_CLIENT)
     client.MAX_NUM_TRIES, client.raise_for_status = 3, _raise_for_status
     client._GLOBAL_AIOHTTP_CLIENT_REQUEST_DEBUG, client.get_response_json = False, _json
-    app = part_of(GYM, "responses_api_models/vllm_model/app.py", "VLLMModelConfig", "VLLMModel")
+    app = load_part(GYM, "responses_api_models/vllm_model/app.py", "VLLMModelConfig", "VLLMModel")
     app.NeMoGymChatCompletion = Namespace(model_validate=lambda body: body)
     app.Body = lambda: None
     async with aiohttp.ClientSession() as http:
@@ -211,8 +211,8 @@ async def test_nemo_gym_makes_exact_calls_of_a_session(tmp_path: Path) -> None:
             for seed in range(3):
                 body = {"model": "any", "messages": messages, "max_tokens": 12, "seed": seed}
                 request = Namespace(model_dump=lambda body=body, **_: dict(body))
-                answer = await app.VLLMModel.chat_completions(gym, None, request)
-                message = answer["choices"][0]["message"]
+                response = await app.VLLMModel.chat_completions(gym, None, request)
+                message = response["choices"][0]["message"]
                 turn = (await started.turns(http, "gym"))[-1]
                 assert message.pop("prompt_token_ids") == turn["prompt_token_ids"]
                 assert [int(token) for token in message.pop("generation_token_ids")] == turn[

@@ -1,4 +1,4 @@
-"""TRL's own trainers on what the proxy recorded, as docs/trl.md has it. Skipped where TRL is not installed.
+"""TRL's own trainers with the rows that the proxy recorded, as in docs/trl.md. Skipped where TRL is not installed.
 
 The policy is a model of two layers, and the engine behind the proxy samples from that very model.
 """
@@ -23,7 +23,7 @@ GROUP = 4
 STEPS = 3
 ERROR = 0.1
 
-#: An agent that talks twice, and rewards its second turn; what it was answered is its output.
+#: An agent that sends two requests, rewards its second turn, and prints its completions.
 AGENT = """
 import json, os, urllib.request
 
@@ -57,7 +57,7 @@ def tokenizer() -> Any:
 
 
 def policy(tokenizer: Any) -> Any:
-    """A random model that is far from uniform, so that wrong logprobs would show."""
+    """Creates a random model that is far from uniform, so that wrong logprobs would be detected."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -77,7 +77,7 @@ def policy(tokenizer: Any) -> Any:
 
 
 def documented(command: list[str]) -> dict[str, Any]:
-    """The functions of docs/trl.md, with another command to run rollouts."""
+    """Returns the functions of docs/trl.md, with another command to run rollouts."""
     code = re.search(r"^```python\n(.*?)^```$", (REPOSITORY / "docs" / "trl.md").read_text(), re.S | re.M)
     assert code is not None
     scope: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def training(tmp_path: Path, tokenizer: Any) -> Iterator[tuple[Any, Any, Any, li
         running(PolicyEngine(model, tokenizer.eos_token_id)) as engine,
         start_proxy(tmp_path, "--engine-url", engine.url, "--engine-kind", "vllm", mode="local") as proxy,
     ):
-        # One agent at a time: the engine's dice fall in the order of its requests.
+        # One agent at a time, because the engine seeds each request by its number.
         command = [str(LAUNCHER), "rollout", "--proxy-url", proxy.url, "--concurrency", "1"]
         command += ["--sandbox", "none", "--command", f"{sys.executable} {tmp_path / 'agent.py'}"]
         command += ["--verifier", 'wc -c < "$AGENT_OUTPUT_FILE" > "$REWARD_FILE"']
@@ -106,15 +106,15 @@ def training(tmp_path: Path, tokenizer: Any) -> Iterator[tuple[Any, Any, Any, li
         returned: list[dict[str, Any]] = []
         rollout = functions["rollout_func"]
 
-        def remembered(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        def record_rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
             returned.append(rollout(prompts, trainer))
             return dict(returned[-1])
 
-        functions["rollout_func"] = remembered
+        functions["rollout_func"] = record_rollouts
         yield model, engine, functions, returned
 
 
-# Of any of its trainers: each step in the log, and nothing on disk.
+# Options of all its trainers: log each step, and write nothing to disk.
 ON_A_CPU: dict[str, Any] = {
     "logging_steps": 1,
     "save_strategy": "no",
@@ -126,7 +126,7 @@ ON_A_CPU: dict[str, Any] = {
 
 
 class SharedWeights:
-    """What TRL gives weights to with vLLM: nothing to do where the engine has the trainer's own."""
+    """Replaces TRL's transfer of weights to vLLM: the engine samples from the trainer's own model."""
 
     times = 0
 
@@ -135,7 +135,7 @@ class SharedWeights:
 
 
 def turn_reward(completion_ids: Any, facts: Any, **_: Any) -> list[float]:
-    """The rewards of turns, each at the end of its row."""
+    """Returns the rewards of turns, each of which ends its row."""
     for ids, ((turn,),) in zip(completion_ids, ([fact["turn_rewards"]] for fact in facts), strict=True):
         assert 0 < turn["start"] < turn["end"] == len(ids)
     return [fact["turn_rewards"][0]["reward"] for fact in facts]
@@ -151,7 +151,7 @@ def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
     model, engine, functions, returned = training
 
     class WrongLogprobs(TrainerCallback):
-        """From the last step on the engine tells logprobs that are too high."""
+        """In the last step the engine reports logprobs that are too high."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             engine.logprob_error = ERROR if state.global_step == STEPS - 1 else 0.0
@@ -175,7 +175,7 @@ def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
         processing_class=tokenizer,
         callbacks=[WrongLogprobs()],
     )
-    # vLLM is not there on a CPU. What TRL does with it is, and this switches it on.
+    # vLLM does not run on a CPU; this enables TRL's code for it.
     trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, SharedWeights(), -1
     before = [weight.detach().clone() for weight in model.parameters()]
     trainer.train()
@@ -186,7 +186,7 @@ def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
         seen = [step[f"{ratios}/{which}"] for which in ("min", "mean", "max")]
         assert seen == pytest.approx([1, 1, 1], abs=2e-3)
     assert steps[-1]["sampling/sampling_logp_difference/mean"] == pytest.approx(ERROR, abs=1e-3)
-    assert steps[-1][f"{ratios}/max"] < 0.9, "an error that is planted shows"
+    assert steps[-1][f"{ratios}/max"] < 0.9, "the planted error is detected"
     assert trainer.vllm_generation.times == STEPS
     assert any((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
     for step, rollouts in zip(steps, returned, strict=True):
@@ -194,17 +194,17 @@ def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
 
 
 def check_rollouts(rollouts: dict[str, Any], step: dict[str, Any]) -> None:
-    """Two completions in each row, something between them that does not train, and TRL's view of the same."""
+    """Checks that each row has two completions with an untrained part between them, and that TRL reports the same."""
     assert [len(values) for values in rollouts.values()] == [GROUP] * 6
     for mask, logprobs in zip(rollouts["env_mask"], rollouts["logprobs"], strict=True):
         assert re.fullmatch("1+0+1+", "".join(map(str, mask)))
         assert [logprob == 0 for logprob in logprobs] == [not bit for bit in mask]
     assert step["completions/mean_length"] == sum(map(sum, rollouts["env_mask"])) / GROUP
     assert step["reward"] == pytest.approx(sum(rollouts["reward_score"]) / GROUP + 0.5)
-    assert len(set(rollouts["reward_score"])) > 1, "or nothing would be learnt"
+    assert len(set(rollouts["reward_score"])) > 1, "equal rewards would train nothing"
 
 
-def test_trl_fine_tunes_on_what_was_sampled_and_nothing_else(
+def test_trl_fine_tunes_on_the_sampled_tokens_only(
     tokenizer: Any, rows_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
@@ -220,8 +220,8 @@ def test_trl_fine_tunes_on_what_was_sampled_and_nothing_else(
     logits = model(torch.tensor([row["prompt_ids"] + row["response_ids"]])).logits[0]
     scores = logits.detach().log_softmax(-1)[len(row["prompt_ids"]) - 1 :]
     sampled = [
-        (place, token)
-        for place, (token, bit) in enumerate(zip(row["response_ids"], row["response_mask"], strict=True))
+        (index, token)
+        for index, (token, bit) in enumerate(zip(row["response_ids"], row["response_mask"], strict=True))
         if bit
     ]
     config = SFTConfig(
@@ -231,14 +231,14 @@ def test_trl_fine_tunes_on_what_was_sampled_and_nothing_else(
     )
     trainer = SFTTrainer(model, args=config, train_dataset=scope["dataset"], processing_class=tokenizer)
     trainer.train()
-    expected = -sum(float(scores[place, token]) for place, token in sampled) / len(sampled)
+    expected = -sum(float(scores[index, token]) for index, token in sampled) / len(sampled)
     assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_trl_prefers_the_better_sample_over_what_was_sampled_alone(
+def test_trl_prefers_the_better_sample_on_the_sampled_tokens_alone(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two samples of a task, each with a tool's answer in the middle, which no mask of DPO's own would leave out."""
+    """Each of two samples of a task has a tool result in the middle, which DPO's own masks would not exclude."""
     import torch
     from trl import DPOConfig
 
@@ -278,10 +278,10 @@ def test_trl_prefers_the_better_sample_over_what_was_sampled_alone(
     trainer = scope["trainer_of"](model, rows, tokenizer, config, ref_model=reference)
     margin = 0.0
     for ids, mask, sign in ((best, pair["chosen_mask"], 1), (worst, pair["rejected_mask"], -1)):
-        whole = torch.tensor([[400, 401, 402, *ids]])
+        sequence = torch.tensor([[400, 401, 402, *ids]])
         for one, of_policy in ((model, 1), (reference, -1)):
             with torch.no_grad():
-                scores = one(whole).logits[0, :-1].log_softmax(-1).gather(1, whole[0, 1:, None])[2:, 0]
+                scores = one(sequence).logits[0, :-1].log_softmax(-1).gather(1, sequence[0, 1:, None])[2:, 0]
             margin += sign * of_policy * float((scores * torch.tensor(mask)).sum())
     trainer.train()
     logged = trainer.state.log_history[0]

@@ -1,7 +1,7 @@
-"""TRL's AsyncGRPO trains on agents of the proxy, as docs/trl.md has it. Skipped where TRL or OpenEnv is missing.
+"""TRL's AsyncGRPO trains on agents of the proxy, as in docs/trl.md. Skipped where TRL or OpenEnv is missing.
 
-What only a GPU has is stood in for: its speed, the attention kernel by the same sums, the transfer of weights by
-a copy. TRL's worker is its own, in a process of its own.
+Fakes replace what requires a GPU: its peak FLOPS, the attention kernel (by the same sums), and the transfer of
+weights (by a copy). TRL's own worker runs in a separate process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def documented(block: str) -> str:
 def varlen_attention(
     query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, *_: Any, softmax_scale: float, **__: Any
 ) -> Any:
-    """Each segment over its own path, the last query at the last key, as the kernel of TRL's tree attention has it."""
+    """Computes each segment over its own path, the last query at the last key, as TRL's tree attention kernel does."""
     import torch
 
     heads = query.shape[1] // key.shape[1]
@@ -52,7 +52,7 @@ def varlen_attention(
 
 
 class CopiedWeights:
-    """In the place of NCCL: the engine samples from the trainer's weights of the first step."""
+    """Replaces NCCL: the engine samples from the trainer's weights of the first step."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -100,7 +100,7 @@ def test_trl_trains_asynchronously_on_what_the_proxy_recorded(
     with torch.no_grad():
         for weight in other.parameters():
             weight.mul_(0.5)
-    # Known to TRL for the templates of released models; of an agent's answers it reads nothing.
+    # TRL has response templates for released models only, and does not parse the completions of an agent.
     monkeypatch.setattr(tokenizer, "response_template", {}, raising=False)
     scope: dict[str, Any] = {}
     exec(documented("train"), scope)
@@ -140,22 +140,22 @@ def test_trl_trains_asynchronously_on_what_the_proxy_recorded(
         taken: list[Any] = []
         pack = packing.TreeRow.add
 
-        def remembered(row: Any, sample: Any) -> None:
+        def record_sample(row: Any, sample: Any) -> None:
             taken.append(sample)
             pack(row, sample)
 
-        monkeypatch.setattr(packing.TreeRow, "add", remembered)
+        monkeypatch.setattr(packing.TreeRow, "add", record_sample)
         trainer.train()
         steps = [entry for entry in trainer.state.log_history if "loss" in entry]
         assert len(steps) == STEPS
-        assert steps[0]["ratio"] == pytest.approx(1, abs=1e-3), "the trainer's logprobs are those on record"
+        assert steps[0]["ratio"] == pytest.approx(1, abs=1e-3), "the trainer's logprobs are the recorded ones"
         assert steps[0]["kl"] == pytest.approx(0, abs=1e-4)
         assert weights.times == STEPS + 1
         check_recorded(proxy.url, taken)
 
 
 def check_recorded(url: str, taken: list[Any]) -> None:
-    """What trained is what was recorded, token by token, and some of it better than the rest."""
+    """Checks that the trained tokens are the recorded ones, and that their advantages differ."""
     from llm_proxy import Client
 
     with Client(url) as client:

@@ -1,4 +1,4 @@
-"""With verl itself: what its workers make of an agent loop's output. Skipped where verl is not installed."""
+"""With verl itself: the batches that its workers make of agent loops' outputs. Skipped where verl is not installed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def by_task(agent: Agent) -> dict[str, Any]:
     if name == "branches":
         await agent.chat([{"role": "user", "content": "Sub-agent, look there."}])
     if name != "idle":
-        await agent.talk(2, question=name)
+        await agent.converse(2, question=name)
     return completed(reward={"talks": 1.0, "branches": 2.0, "idle": 0.5}[name])
 
 
-def worker_of(kind: Any, proxy: Proxy, **config: Any) -> Any:
-    """verl's agent loop worker without its actors, its model and its reward loop."""
+def create_worker(kind: Any, proxy: Proxy, **config: Any) -> Any:
+    """Creates verl's agent loop worker without its actors, its model and its reward loop."""
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop import agent_loop
 
@@ -70,7 +70,7 @@ async def test_verls_worker_makes_a_batch_of_rows_that_train_and_one_that_does_n
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
     async with HarborServer(by_task):
-        worker = worker_of(AgentLoopWorker, relay_proxy)
+        worker = create_worker(AgentLoopWorker, relay_proxy)
         outputs = await asyncio.gather(
             *(
                 worker._run_agent_loop(
@@ -106,7 +106,7 @@ async def test_rows_with_routed_experts_make_a_batch_with_one_that_has_none(
 
     names = ("idle", "talks", "branches")
     async with HarborServer(by_task):
-        worker = worker_of(AgentLoopWorker, relay_proxy)
+        worker = create_worker(AgentLoopWorker, relay_proxy)
         worker.rollout_config.enable_rollout_routing_replay = True
         worker.llm_client = RolloutServers(sampled).client(worker.config)
         runs = [
@@ -150,7 +150,7 @@ async def test_verls_transfer_queue_gets_every_row_and_grpo_an_advantage_for_eac
     monkeypatch.setattr(agent_loop_tq, "tq", Queue)
     kind = agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class
     async with HarborServer(by_task):
-        worker = worker_of(kind, relay_proxy, transfer_queue={"enable": True})
+        worker = create_worker(kind, relay_proxy, transfer_queue={"enable": True})
         for number, name in enumerate(("talks", "branches", "idle")):
             row = sample(tmp_path / name, uid="u", session_id=number, global_steps=3)
             await worker._run_agent_loop(
@@ -172,10 +172,10 @@ async def test_verls_transfer_queue_gets_every_row_and_grpo_an_advantage_for_eac
     data = utils.compute_advantage_for_multi_trajectories(batch, list(stored), AdvantageEstimator.GRPO)
     peaks = data.batch["advantages"].abs().amax(dim=1).tolist()
     assert peaks[1] == peaks[2] > 0
-    assert peaks[3] == 0, "what trains nothing has no advantage either"
+    assert peaks[3] == 0, "a row that trains nothing has no advantage"
 
 
-#: As Claude Code is started, and calls: two turns of one conversation, and one of a sub-agent.
+#: A fake Claude Code, which checks how it is started, and sends two turns of a conversation and one of a sub-agent.
 CLAUDE = """
 import json, os, sys, urllib.request
 
@@ -201,7 +201,7 @@ call(user("You are a sub-agent."))
 
 
 async def test_verl_runs_claude_code_by_its_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From verl's whole configuration on: its worker reads the file, and makes a batch of what came of it."""
+    """Runs with verl's complete configuration: its worker reads the file, and makes a batch of the output."""
     import verl
     from hydra import compose, initialize_config_dir
     from transformers import LlamaConfig

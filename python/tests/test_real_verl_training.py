@@ -1,6 +1,6 @@
-"""What verl's own advantages and losses make of our rows, on a CPU, beside the trainer of examples/tiny_grpo.
+"""verl's own advantages and losses of our rows, on a CPU, compared with the trainer of examples/tiny_grpo.
 
-With the options that docs/verl.md says do the same. Skipped where verl is not installed.
+With the options that docs/verl.md lists as equivalent. Skipped where verl is not installed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from helpers.harbor import HarborServer
 from helpers.loops import SAMPLING, sample
 from helpers.proxy import REPOSITORY, Proxy
-from test_real_verl import PROMPT_LENGTH, by_task, trajectory, worker_of
+from test_real_verl import PROMPT_LENGTH, by_task, create_worker, trajectory
 
 pytestmark = [pytest.mark.real_verl, pytest.mark.timeout(240)]
 
@@ -29,7 +29,7 @@ def documented_options() -> list[str]:
 
 
 def verl_config() -> Any:
-    """verl's own configuration with those options."""
+    """Returns verl's own configuration with those options."""
     import verl
     from hydra import compose, initialize_config_dir
 
@@ -40,12 +40,12 @@ def verl_config() -> Any:
 
 @pytest.fixture
 async def batch(relay_proxy: Proxy, tmp_path: Path) -> Any:
-    """A group of rollouts as verl's worker makes a batch of them."""
+    """A group of rollouts, as a batch of verl's worker."""
     import numpy as np
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
     async with HarborServer(by_task):
-        worker = worker_of(AgentLoopWorker, relay_proxy)
+        worker = create_worker(AgentLoopWorker, relay_proxy)
         rows = [sample(tmp_path / name) for name in SAMPLES]
         runs = (
             worker._run_agent_loop(
@@ -59,7 +59,7 @@ async def batch(relay_proxy: Proxy, tmp_path: Path) -> Any:
 
 
 def tiny_lines(data: Any) -> list[dict[str, Any]]:
-    """The same rows as `llm-proxy rollout` writes them, for the tiny trainer."""
+    """Returns the same rows as `llm-proxy rollout` writes them, for the tiny trainer."""
     lines = []
     for number, row in enumerate(data.batch):
         is_prompt, is_response = (
@@ -81,7 +81,7 @@ def tiny_lines(data: Any) -> list[dict[str, Any]]:
     return lines
 
 
-async def test_verls_loss_has_the_gradient_of_the_tiny_trainers_with_the_options_that_do_the_same(
+async def test_verls_loss_has_the_gradient_of_the_tiny_trainers_with_equivalent_options(
     batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
@@ -140,7 +140,7 @@ async def test_verls_loss_has_the_gradient_of_the_tiny_trainers_with_the_options
     assert (verls.grad != 0).float().mean() > 0.3
 
 
-async def test_what_verl_logs_of_the_two_sides_probabilities_is_0_for_rows_of_the_policy_that_sampled_them(
+async def test_verl_logs_equal_probabilities_for_rows_of_the_policy_that_sampled_them(
     batch: Any,
 ) -> None:
     from verl.utils.debug.metrics import calculate_debug_metrics
@@ -150,7 +150,7 @@ async def test_what_verl_logs_of_the_two_sides_probabilities_is_0_for_rows_of_th
     assert exact["training/rollout_probs_diff_valid"] == 1
     assert exact["training/rollout_probs_diff_max"] == 0
     mask = batch.batch["response_mask"].bool()
-    # One token of the first row is taken for another, half as probable.
+    # Halve the probability of one token of the first row.
     first = mask[0].nonzero()[0]
     batch.batch["old_log_probs"][0, first] -= 0.6931
     off = calculate_debug_metrics(batch)["training/rollout_probs_diff_max"]

@@ -1,4 +1,4 @@
-"""What agent loops ask rollout servers for, and what becomes of it when those, or what lies between, fail."""
+"""Requests of agent loops to rollout servers, and their recovery when a server or a connection fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from helpers.waiting import eventually
 from helpers.web_server import serve
 from llm_proxy import AsyncClient, ProxyApiError, rollouts
 
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DONE = {"status": "done", "rows": [], "error": None}
 
@@ -33,13 +33,13 @@ async def done(request: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def answering(*answers: Answer) -> AsyncIterator[tuple[str, list[Any]]]:
-    """A server that answers so, one request after the other, and the bodies that it got."""
+async def serve_handlers(*handlers: Handler) -> AsyncIterator[tuple[str, list[Any]]]:
+    """Starts a server with one handler per request. Yields its URL, and the bodies that it received."""
     received: list[Any] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         received.append(await request.json())
-        return await answers[len(received) - 1](request)
+        return await handlers[len(received) - 1](request)
 
     app = web.Application()
     app.router.add_post("/rollouts", answer)
@@ -50,15 +50,15 @@ async def answering(*answers: Answer) -> AsyncIterator[tuple[str, list[Any]]]:
         await runner.cleanup()
 
 
-def refusing(http_status: int, /, **body: Any) -> Answer:
+def reject_with(http_status: int, /, **body: Any) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response(body, status=http_status)
 
     return answer
 
 
-def failing(code: str) -> Answer:
-    return refusing(200, status="failed", rows=[], error={"code": code, "detail": "it was so"})
+def fail_with(code: str) -> Handler:
+    return reject_with(200, status="failed", rows=[], error={"code": code, "detail": "it was so"})
 
 
 async def cut(request: web.Request) -> web.StreamResponse:
@@ -78,7 +78,7 @@ async def silent(request: web.Request) -> web.StreamResponse:
 
 
 async def slow(request: web.Request) -> web.StreamResponse:
-    """Signs of life for longer than silence is borne."""
+    """Sends keep-alives for longer than the client tolerates silence."""
     response = web.StreamResponse()
     await response.prepare(request)
     for _ in range(8):
@@ -89,95 +89,104 @@ async def slow(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "_RETRY_BASE_S", 0.001)
     monkeypatch.setattr(rollouts, "_MAX_DELAY_S", 0.1)
     monkeypatch.setattr(rollouts, "_RETRY_LIMIT_S", 1.0)
     monkeypatch.setattr(rollouts, "_ROLLOUT_TIMEOUT", httpx.Timeout(0.4, connect=10))
 
 
-async def ask(*urls: str) -> dict[str, Any]:
+async def run_rollout(*urls: str) -> dict[str, Any]:
     async with AsyncClient(",".join(urls)) as client:
         return await client.rollout({"rollout_id": "a/b", "sample": {}})
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 async def test_an_unavailable_server_is_retried_with_the_same_rollout() -> None:
-    away = (cut, silent, failing("shutting_down"), refusing(503, detail="later", code="shutting_down"), cut)
-    async with answering(*away, done) as (url, received):
-        assert await ask(url) == DONE
+    failures = (
+        cut,
+        silent,
+        fail_with("shutting_down"),
+        reject_with(503, detail="later", code="shutting_down"),
+        cut,
+    )
+    async with serve_handlers(*failures, done) as (url, received):
+        assert await run_rollout(url) == DONE
     assert received == [{"rollout_id": "a/b", "sample": {}}] * 6
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_an_agent_may_work_for_as_long_as_its_server_shows_signs_of_life() -> None:
-    async with answering(slow) as (url, received):
-        assert (await ask(url))["status"] == "done"
+@pytest.mark.usefixtures("short_timeouts")
+async def test_an_agent_may_work_for_as_long_as_its_server_sends_keep_alives() -> None:
+    async with serve_handlers(slow) as (url, received):
+        assert (await run_rollout(url))["status"] == "done"
     assert len(received) == 1
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 async def test_the_client_waits_longer_for_a_server_that_responded_before() -> None:
-    async with answering(done, *([refusing(503)] * 20), done) as (url, received), AsyncClient(url) as client:
+    async with (
+        serve_handlers(done, *([reject_with(503)] * 20), done) as (url, received),
+        AsyncClient(url) as client,
+    ):
         for _ in range(2):
             assert await client.rollout({"rollout_id": "a", "sample": {}}) == DONE
-    assert len(received) == 22, "for longer than one that may not be there at all"
+    assert len(received) == 22, "longer than for a server that never responded"
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 async def test_an_unreachable_server_is_named() -> None:
-    with pytest.raises(ProxyApiError, match="no rollout server responds at http") as refused:
-        await ask("http://127.0.0.1:9")
-    assert (refused.value.status, refused.value.code) == (0, "unreachable")
+    with pytest.raises(ProxyApiError, match="no rollout server responds at http") as rejection:
+        await run_rollout("http://127.0.0.1:9")
+    assert (rejection.value.status, rejection.value.code) == (0, "unreachable")
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "message"),
+    ("handler", "code", "message"),
     [
-        (failing("proxy_failed"), "proxy_failed", "it was so"),
-        (failing("rollout_cancelled"), "rollout_cancelled", "it was so"),
+        (fail_with("proxy_failed"), "proxy_failed", "it was so"),
+        (fail_with("rollout_cancelled"), "rollout_cancelled", "it was so"),
         (
-            refusing(400, detail="/sample: must be object", code="invalid_request"),
+            reject_with(400, detail="/sample: must be object", code="invalid_request"),
             "invalid_request",
             "must be",
         ),
         (
-            refusing(404, detail="no such route", code="route_not_found"),
+            reject_with(404, detail="no such route", code="route_not_found"),
             "route_not_found",
             "--rollout-server",
         ),
-        (refusing(200), "unknown", "did not respond like"),
-        (refusing(502), "unknown", "did not respond like"),
+        (reject_with(200), "unknown", "did not respond like"),
+        (reject_with(502), "unknown", "did not respond like"),
     ],
 )
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 async def test_a_failure_is_reported_in_the_servers_words_and_not_retried(
-    answer: Answer, code: str, message: str
+    handler: Handler, code: str, message: str
 ) -> None:
-    async with answering(*([answer] * 99)) as (url, received):
-        with pytest.raises(ProxyApiError, match=message) as refused:
-            await ask(url)
-        assert refused.value.code == code
-        assert (len(received) > 1) == (refused.value.status == 502)
+    async with serve_handlers(*([handler] * 99)) as (url, received):
+        with pytest.raises(ProxyApiError, match=message) as rejection:
+            await run_rollout(url)
+        assert rejection.value.code == code
+        assert (len(received) > 1) == (rejection.value.status == 502)
 
 
 async def test_a_rollout_whose_connection_breaks_is_joined_where_it_still_runs(
     relay_proxy: Proxy, tmp_path: Path
 ) -> None:
-    at_work, go_on = asyncio.Event(), asyncio.Event()
+    at_work, resume = asyncio.Event(), asyncio.Event()
 
     async def work(agent: Agent) -> dict[str, Any]:
         at_work.set()
-        await go_on.wait()
-        await agent.talk(2)
+        await resume.wait()
+        await agent.converse(2)
         return completed(reward=1.0)
 
-    async with HarborServer(work) as harbor, Forwarder(relay_proxy.rollouts_url) as way:
-        loop = make_loop(RolloutServers(), dataclasses.replace(relay_proxy, rollouts_url=way.url))
+    async with HarborServer(work) as harbor, Forwarder(relay_proxy.rollouts_url) as forwarder:
+        loop = make_loop(RolloutServers(), dataclasses.replace(relay_proxy, rollouts_url=forwarder.url))
         running = asyncio.create_task(loop.run(dict(SAMPLING), **sample(tmp_path / "cut")))
         await at_work.wait()
-        way.cut()
-        go_on.set()
+        forwarder.cut()
+        resume.set()
         output: Any = await running
     assert (sum(output.response_mask), len(harbor.agents)) == (12, 1)
 
@@ -202,25 +211,25 @@ async def test_a_cancelled_rollout_ends_its_agent_and_is_removed(
         with pytest.raises(asyncio.CancelledError):
             await task
     assert (await relay_proxy.get(http, f"/sessions/{sessions[0]}"))["status"] == "aborted"
-    async with http.get(f"{relay_proxy.rollouts_url}/rollouts") as answer:
-        rollouts = (await answer.json())["rollouts"]
+    async with http.get(f"{relay_proxy.rollouts_url}/rollouts") as response:
+        rollouts = (await response.json())["rollouts"]
     assert not [one for one in rollouts if one["rollout_id"].startswith("off/one two")]
 
 
 async def test_a_caller_that_waits_for_a_rollout_receives_its_cancellation_by_another(
     relay_proxy: Proxy, tmp_path: Path
 ) -> None:
-    begun: list[str] = []
+    started: list[str] = []
 
     async def forever(agent: Agent) -> dict[str, Any]:
-        begun.append(agent.base_url)
+        started.append(agent.base_url)
         await asyncio.Event().wait()
         return completed()
 
     sample_request = {"rollout_id": "off/by another", "sample": sample(tmp_path / "other"), "max_retries": 0}
     async with HarborServer(forever), AsyncClient(relay_proxy.rollouts_url) as client:
         task = asyncio.create_task(client.rollout(sample_request))
-        await eventually(lambda: len(begun) == 1, "the agent runs")
+        await eventually(lambda: len(started) == 1, "the agent runs")
         await client.cancel("off/by another")
         with pytest.raises(ProxyApiError, match="rollout"):
             await task
@@ -228,12 +237,12 @@ async def test_a_caller_that_waits_for_a_rollout_receives_its_cancellation_by_an
 
 
 async def test_a_proxy_runs_rollouts_by_its_rollout_server(relay_proxy: Proxy, tmp_path: Path) -> None:
-    async def talk(agent: Agent) -> dict[str, Any]:
-        await agent.talk(2)
+    async def converse(agent: Agent) -> dict[str, Any]:
+        await agent.converse(2)
         return completed(reward=1.0)
 
     flags = ("--rollout-server", relay_proxy.rollouts_url)
-    async with HarborServer(talk):
+    async with HarborServer(converse):
         with start_proxy(tmp_path, *flags, mode="local") as proxy:
             both = dataclasses.replace(relay_proxy, rollouts_url=proxy.url)
             output: Any = await make_loop(RolloutServers(), both).run(
@@ -242,7 +251,9 @@ async def test_a_proxy_runs_rollouts_by_its_rollout_server(relay_proxy: Proxy, t
     assert (sum(output.response_mask), output.reward_score) == (12, 1.0)
 
 
-async def test_options_of_a_rollout_go_before_those_of_its_server(relay_proxy: Proxy, tmp_path: Path) -> None:
+async def test_options_of_a_rollout_have_precedence_over_those_of_its_server(
+    relay_proxy: Proxy, tmp_path: Path
+) -> None:
     seen: list[dict[str, Any]] = []
 
     async def look(agent: Agent) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What needs no proxy: options, addresses, names, frames, waits."""
+"""Tests without a proxy: options, addresses, names, frames, waits."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_token_ids_are_packed_as_in_the_protocol() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", "{}", '{"type": 1}', "{"])
-def test_a_text_that_is_no_frame_is_rejected(text: str) -> None:
+def test_a_text_that_is_not_a_frame_is_rejected(text: str) -> None:
     with pytest.raises(frames.BadFrameError):
         frames.parse_frame(text)
 
@@ -237,7 +237,7 @@ def test_a_proxy_of_version_1_is_rejected() -> None:
         frames.parse_hello_ack({"type": "worker_hello_ack", "worker_id": "w", "status": "connected"})
 
 
-def test_a_logprob_that_is_no_finite_number_is_null_on_the_wire() -> None:
+def test_a_logprob_that_is_not_finite_is_null_on_the_wire() -> None:
     request = frames.CompletionRequest("r", "s", "chat", {}, [1])
     values = [-math.inf, -0.5, math.nan, None, math.inf]
     frame = frames.dump_chunk(request, frames.Completion([2, 3, 4, 5, 6], values, "stop"), 1)
@@ -250,30 +250,30 @@ def test_a_workers_address_is_made_of_the_proxys() -> None:
     assert worker_socket_url("ws://p/ws/worker") == "ws://p/ws/worker"
 
 
-# Calls and waits
+# Requests and waits
 
 
 async def test_a_frame_beyond_the_window_waits_for_an_acknowledgement() -> None:
-    call = ServedRequest("r", window_bytes=10)
-    call.add(lambda seq: "x" * 8)
-    await asyncio.wait_for(call.wait_for_room(), 1)
-    call.add(lambda seq: "y" * 8)
-    waiting = asyncio.create_task(call.wait_for_room())
+    request = ServedRequest("r", window_bytes=10)
+    request.add(lambda seq: "x" * 8)
+    await asyncio.wait_for(request.wait_for_room(), 1)
+    request.add(lambda seq: "y" * 8)
+    waiting = asyncio.create_task(request.wait_for_room())
     await asyncio.sleep(0)
     assert not waiting.done()
-    call.acknowledge(1)
+    request.acknowledge(1)
     await asyncio.wait_for(waiting, 1)
 
 
-def test_frames_are_kept_until_they_are_acknowledged() -> None:
-    call = ServedRequest("r", window_bytes=100)
-    assert [call.add(lambda seq: f"f{seq}"), call.end(lambda seq: f"f{seq}")] == ["f1", "f2"]
-    assert (call.get_frames_after(0), call.get_frames_after(1)) == (["f1", "f2"], ["f2"])
-    call.acknowledge(1)
-    assert (call.get_frames_after(0), call.is_delivered) == (["f2"], False)
-    call.acknowledge(2)
-    call.acknowledge(2)
-    assert call.is_delivered
+def test_frames_are_stored_until_they_are_acknowledged() -> None:
+    request = ServedRequest("r", window_bytes=100)
+    assert [request.add(lambda seq: f"f{seq}"), request.end(lambda seq: f"f{seq}")] == ["f1", "f2"]
+    assert (request.get_frames_after(0), request.get_frames_after(1)) == (["f1", "f2"], ["f2"])
+    request.acknowledge(1)
+    assert (request.get_frames_after(0), request.is_delivered) == (["f2"], False)
+    request.acknowledge(2)
+    request.acknowledge(2)
+    assert request.is_delivered
 
 
 def test_waits_double_from_one_second_to_a_minute() -> None:
@@ -283,13 +283,13 @@ def test_waits_double_from_one_second_to_a_minute() -> None:
 
 async def test_a_stable_connection_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    held = [0.0, 0.0, 12.0, 0.0]
+    lifetimes = [0.0, 0.0, 12.0, 0.0]
     stopping = asyncio.Event()
 
     async def connect() -> float:
-        if len(held) == 1:
+        if len(lifetimes) == 1:
             stopping.set()
-        return held.pop(0)
+        return lifetimes.pop(0)
 
     async def wait_for(awaitable: Any, timeout: float) -> None:
         awaitable.close()

@@ -1,4 +1,4 @@
-"""What this package meets of verl has the shape that it is written for, in every supported version of verl."""
+"""The parts of verl that this package uses have the expected signatures, in every supported version of verl."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import pytest
 
 from verl_wheels import (
     AGENT_LOOP,
+    FAKE_VERSION,
     LLM_SERVER,
     REPLICA,
-    STANDIN_VERSION,
     VERSIONS,
     Source,
-    standin_text,
+    fake_text,
     wheel_text,
 )
 
-#: What the agent loop sets of verl's output.
+#: The fields of verl's output that the agent loop sets.
 OUTPUT_FIELDS = {
     "prompt_ids",
     "response_ids",
@@ -40,17 +40,17 @@ OUTPUT_FIELDS = {
         (LLM_SERVER, "LLMServerClient.generate"),
     ],
 )
-def test_a_function_of_the_stand_in_has_the_parameters_of_verls(path: str, function: str) -> None:
-    theirs = Source(wheel_text(STANDIN_VERSION, path)).parameters(function)
-    assert Source(standin_text(path)).parameters(function) == theirs
+def test_a_function_of_the_fake_has_the_parameters_of_verls(path: str, function: str) -> None:
+    theirs = Source(wheel_text(FAKE_VERSION, path)).parameters(function)
+    assert Source(fake_text(path)).parameters(function) == theirs
 
 
 @pytest.mark.parametrize(
     ("path", "model"),
     [(AGENT_LOOP, "AgentLoopOutput"), (AGENT_LOOP, "AgentLoopMetrics"), (REPLICA, "TokenOutput")],
 )
-def test_a_model_of_the_stand_in_has_the_fields_of_verls(path: str, model: str) -> None:
-    assert Source(standin_text(path)).fields(model) == Source(wheel_text(STANDIN_VERSION, path)).fields(model)
+def test_a_model_of_the_fake_has_the_fields_of_verls(path: str, model: str) -> None:
+    assert Source(fake_text(path)).fields(model) == Source(wheel_text(FAKE_VERSION, path)).fields(model)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -77,8 +77,8 @@ def test_verls_client_is_called_as_the_worker_calls_it(version: str) -> None:
     parameters = client.parameters(f"{'AsyncLLMServerManager' if old else 'LLMServerClient'}.generate")
     assert parameters[:5] == ["self", "request_id", "*", "prompt_ids", "sampling_params"]
     assert all("=" in name or name.startswith("**") for name in parameters[5:])
-    answer = Source(wheel_text(version, REPLICA)).field_names("TokenOutput")
-    assert answer >= {"token_ids", "log_probs", "stop_reason"}
+    output_fields = Source(wheel_text(version, REPLICA)).field_names("TokenOutput")
+    assert output_fields >= {"token_ids", "log_probs", "stop_reason"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,4 +1,4 @@
-"""The worker against the real proxy: what the engine got and sampled is what is on record."""
+"""The worker against the real proxy: the recorded tokens are those that the engine received and sampled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUESTION = [{"role": "user", "content": "What is the sea?"}]
 
 
 @contextlib.asynccontextmanager
-async def worker_of(
+async def running_worker(
     url: str,
     servers: RolloutServers,
     limits: RolloutLimits = LIMITS,
@@ -49,20 +49,20 @@ class OtherTokenizer(Tokenizer):
         return [ord(character) for character in text]
 
 
-async def test_a_trainer_with_another_tokenizer_than_the_proxy_gets_no_calls(
+async def test_a_trainer_with_another_tokenizer_than_the_proxy_gets_no_requests(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     source = (REPOSITORY / "src/proxy/engines/port/expected-tokenizer.ts").read_text()
     assert json.loads('"' + source.split("TOKENIZER_TEXT =\n  '")[1].split("'\n")[0] + '"') == TOKENIZER_TEXT
     servers = RolloutServers()
     with start_proxy(tmp_path, "--queue-wait", "100ms") as proxy:
-        async with worker_of(proxy.url, servers, tokenizer=OtherTokenizer()):
+        async with running_worker(proxy.url, servers, tokenizer=OtherTokenizer()):
             [worker] = (await proxy.get(http, "/health"))["workers"]
             assert worker["tokenizer"] == "other"
             assert "is not that of --tokenizer" in worker["error"]
             status, _ = await proxy.chat(http, "other", QUESTION)
             assert status == 503
-    assert servers.calls == []
+    assert servers.requests == []
 
 
 async def test_the_engine_gets_the_recorded_prompt_and_what_it_samples_is_recorded(
@@ -70,18 +70,20 @@ async def test_the_engine_gets_the_recorded_prompt_and_what_it_samples_is_record
 ) -> None:
     servers = RolloutServers()
     messages: list[Any] = list(QUESTION)
-    async with worker_of(relay_proxy.url, servers):
+    async with running_worker(relay_proxy.url, servers):
         for turn in range(3):
-            status, answer = await relay_proxy.chat(http, "exact", messages)
+            status, response = await relay_proxy.chat(http, "exact", messages)
             assert status == 200
-            messages += [answer["choices"][0]["message"], {"role": "user", "content": f"And then? {turn}"}]
+            messages += [response["choices"][0]["message"], {"role": "user", "content": f"And then? {turn}"}]
     turns = await relay_proxy.turns(http, "exact")
-    assert [turn["prompt_token_ids"] for turn in turns] == [call.prompt_ids for call in servers.calls]
+    assert [turn["prompt_token_ids"] for turn in turns] == [
+        request.prompt_ids for request in servers.requests
+    ]
     assert [turn["completion_token_ids"] for turn in turns] == [
-        call.output.token_ids for call in servers.calls
+        request.output.token_ids for request in servers.requests
     ]
     assert [turn["completion_logprobs"] for turn in turns] == [
-        call.output.log_probs for call in servers.calls
+        request.output.log_probs for request in servers.requests
     ]
     assert all(turn["exact"] for turn in turns)
     for before, after in itertools.pairwise(turns):
@@ -100,7 +102,7 @@ async def test_a_turn_has_the_steps_that_verl_reports_and_its_finish_reason(
         return output
 
     servers = RolloutServers(over_a_weight_update)
-    async with worker_of(relay_proxy.url, servers):
+    async with running_worker(relay_proxy.url, servers):
         await relay_proxy.chat(http, "steps", QUESTION)
         await relay_proxy.chat(http, "steps", QUESTION, max_tokens=50)
     cut, ended = await relay_proxy.turns(http, "steps")
@@ -111,7 +113,7 @@ async def test_a_turn_has_the_steps_that_verl_reports_and_its_finish_reason(
 @pytest.mark.parametrize(
     ("stop_reason", "last", "count", "recorded"),
     [
-        # SGLang leaves a place of the context free, so that it ends before the limit.
+        # SGLang leaves a position of the context free, so that it ends before the limit.
         ("length", 300, 15, "length"),
         ("stop", 300, 16, "stop"),
         ("length", END_OF_TURN, 16, "stop"),
@@ -126,7 +128,7 @@ async def test_the_finish_reason_is_the_engines_if_it_reports_one(
         output.token_ids[-1], output.stop_reason = last, stop_reason
         return output
 
-    async with worker_of(relay_proxy.url, RolloutServers(ended)):
+    async with running_worker(relay_proxy.url, RolloutServers(ended)):
         await relay_proxy.chat(http, f"{stop_reason}-{last}-{count}", QUESTION)
     (turn,) = await relay_proxy.turns(http, f"{stop_reason}-{last}-{count}")
     assert turn["finish_reason"] == recorded
@@ -137,10 +139,10 @@ async def test_sampling_parameters_reach_verl_under_its_names(
 ) -> None:
     servers = RolloutServers()
     params = {"temperature": 0.5, "top_p": 0.9, "stop": ["END"], "seed": 4, "user": "u", "logprobs": False}
-    async with worker_of(relay_proxy.url, servers):
+    async with running_worker(relay_proxy.url, servers):
         assert (await relay_proxy.chat(http, "sampling", QUESTION, **params))[0] == 200
-        status, refused = await relay_proxy.chat(http, "sampling", QUESTION, logit_bias={"7": 1.0})
-    assert servers.calls[0].sampling_params == {
+        status, rejection = await relay_proxy.chat(http, "sampling", QUESTION, logit_bias={"7": 1.0})
+    assert servers.requests[0].sampling_params == {
         "temperature": 0.5,
         "top_p": 0.9,
         "top_k": -1,
@@ -150,7 +152,11 @@ async def test_sampling_parameters_reach_verl_under_its_names(
         "max_tokens": 16,
         "logprobs": True,
     }
-    assert (status, refused["error"]["code"], refused["error"]["param"]) == (400, "unsupported", "logit_bias")
+    assert (status, rejection["error"]["code"], rejection["error"]["param"]) == (
+        400,
+        "unsupported",
+        "logit_bias",
+    )
 
 
 async def test_an_agent_that_disconnects_ends_the_wait_for_its_response(
@@ -162,13 +168,13 @@ async def test_an_agent_that_disconnects_ends_the_wait_for_its_response(
         await never.wait()
 
     servers = RolloutServers(hang)
-    async with worker_of(relay_proxy.url, servers, max_concurrency=1) as worker:
-        call = asyncio.create_task(relay_proxy.chat(http, "leaves", QUESTION))
-        await eventually(lambda: servers.started == 1, "the engine has the call")
-        call.cancel()
+    async with running_worker(relay_proxy.url, servers, max_concurrency=1) as worker:
+        request = asyncio.create_task(relay_proxy.chat(http, "leaves", QUESTION))
+        await eventually(lambda: servers.started == 1, "the engine has the request")
+        request.cancel()
         await eventually(lambda: servers.cancelled == 1, "the wait for the engine ends")
         servers.script = RolloutServers().script
-        assert (await relay_proxy.chat(http, "stays", QUESTION))[0] == 200, "its place is free again"
+        assert (await relay_proxy.chat(http, "stays", QUESTION))[0] == 200, "its slot is free again"
         assert worker.worker_id in await relay_proxy.worker_ids(http)
 
 
@@ -180,13 +186,13 @@ async def test_a_lost_connection_fails_no_request_and_samples_nothing_twice(
         return completion(prompt_ids)
 
     servers = RolloutServers(slowly)
-    async with Forwarder(relay_proxy.url) as forwarder, worker_of(forwarder.url, servers):
-        calls = [asyncio.create_task(relay_proxy.chat(http, f"cut-{i}", QUESTION)) for i in range(20)]
+    async with Forwarder(relay_proxy.url) as forwarder, running_worker(forwarder.url, servers):
+        requests = [asyncio.create_task(relay_proxy.chat(http, f"cut-{i}", QUESTION)) for i in range(20)]
         for _ in range(6):
             await asyncio.sleep(0.2)
             forwarder.cut()
-        answers = await asyncio.gather(*calls)
-    assert [status for status, _ in answers] == [200] * 20
+        responses = await asyncio.gather(*requests)
+    assert [status for status, _ in responses] == [200] * 20
     assert servers.started == 20
     for i in range(20):
         (turn,) = await relay_proxy.turns(http, f"cut-{i}")
@@ -203,53 +209,53 @@ async def test_a_response_that_ends_while_disconnected_is_delivered_after_reconn
         return completion(prompt_ids)
 
     servers = RolloutServers(when_released)
-    async with Forwarder(relay_proxy.url) as forwarder, worker_of(forwarder.url, servers):
-        call = asyncio.create_task(relay_proxy.chat(http, "while-cut", QUESTION))
-        await eventually(lambda: servers.started == 1, "the engine has the call")
-        forwarder.refuse()
+    async with Forwarder(relay_proxy.url) as forwarder, running_worker(forwarder.url, servers):
+        request = asyncio.create_task(relay_proxy.chat(http, "while-cut", QUESTION))
+        await eventually(lambda: servers.started == 1, "the engine has the request")
+        forwarder.reject()
         sampled.set()
-        await eventually(lambda: len(servers.calls) == 1, "the engine has answered")
+        await eventually(lambda: len(servers.requests) == 1, "the engine has responded")
         forwarder.accept()
-        assert (await call)[0] == 200
+        assert (await request)[0] == 200
     assert servers.started == 1
 
 
 async def test_a_draining_worker_finishes_its_requests_and_accepts_no_new_ones(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
-    go_on = asyncio.Event()
+    released = asyncio.Event()
 
     async def when_released(prompt_ids: list[int], params: dict[str, Any]) -> Any:
-        await go_on.wait()
+        await released.wait()
         return completion(prompt_ids)
 
     old, new = RolloutServers(when_released), RolloutServers()
-    async with worker_of(relay_proxy.url, old) as worker:
+    async with running_worker(relay_proxy.url, old) as worker:
         running = asyncio.create_task(relay_proxy.chat(http, "drains", QUESTION))
-        await eventually(lambda: old.started == 1, "the engine has the call")
+        await eventually(lambda: old.started == 1, "the engine has the request")
         stopped = asyncio.create_task(worker.stop())
-        async with worker_of(relay_proxy.url, new):
+        async with running_worker(relay_proxy.url, new):
             assert (await relay_proxy.chat(http, "later", QUESTION))[0] == 200
-            assert (old.started, len(new.calls)) == (1, 1)
-            go_on.set()
+            assert (old.started, len(new.requests)) == (1, 1)
+            released.set()
             assert (await running)[0] == 200
             assert await stopped, "everything was delivered"
-            await relay_proxy.lacks_worker(http, worker.worker_id)
+            await relay_proxy.wait_for_removal(http, worker.worker_id)
 
 
 async def test_a_response_larger_than_the_window_arrives_complete(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
-    async def long_winded(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+    async def respond_at_length(prompt_ids: list[int], params: dict[str, Any]) -> Any:
         return completion(prompt_ids, count=80_000)
 
-    async with worker_of(relay_proxy.url, RolloutServers(long_winded)):
+    async with running_worker(relay_proxy.url, RolloutServers(respond_at_length)):
         assert (await relay_proxy.chat(http, "large", QUESTION, max_tokens=100_000))[0] == 200
     (turn,) = await relay_proxy.turns(http, "large")
     assert turn["completion_token_ids"] == completion(turn["prompt_token_ids"], count=80_000).token_ids
 
 
-async def test_a_generation_that_verl_aborts_is_tried_again(
+async def test_a_generation_that_verl_aborts_is_retried(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     async def aborted_once(prompt_ids: list[int], params: dict[str, Any]) -> Any:
@@ -259,24 +265,24 @@ async def test_a_generation_that_verl_aborts_is_tried_again(
         return output
 
     servers = RolloutServers(aborted_once)
-    async with worker_of(relay_proxy.url, servers):
+    async with running_worker(relay_proxy.url, servers):
         assert (await relay_proxy.chat(http, "aborted", QUESTION))[0] == 200
     (turn,) = await relay_proxy.turns(http, "aborted")
     assert (turn["exact"], servers.started) == (True, 2)
 
 
-async def test_a_generation_that_its_engine_cancels_is_tried_again(
+async def test_a_generation_that_its_engine_cancels_is_retried(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     async def cancelled_once(prompt_ids: list[int], params: dict[str, Any]) -> Any:
         if servers.started == 1:
-            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            answer.cancel()
-            return await answer
+            response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            response.cancel()
+            return await response
         return completion(prompt_ids)
 
     servers = RolloutServers(cancelled_once)
-    async with worker_of(relay_proxy.url, servers):
+    async with running_worker(relay_proxy.url, servers):
         status, _ = await asyncio.wait_for(relay_proxy.chat(http, "cancelled", QUESTION), timeout=30)
     assert (status, servers.started) == (200, 2)
     (turn,) = await relay_proxy.turns(http, "cancelled")
@@ -287,7 +293,7 @@ async def test_a_generation_that_its_engine_cancels_is_tried_again(
     ("wrong", "code"),
     [
         ("raises", "engine_failed"),
-        ("says nothing", "engine_failed"),
+        ("reports nothing", "engine_failed"),
         ("miscounts", "engine_failed"),
         ("breaks half-way", "engine_failed"),
     ],
@@ -299,7 +305,7 @@ async def test_an_engine_failure_is_an_error_for_its_agent_only(
         output = completion(prompt_ids)
         if wrong == "raises":
             raise RuntimeError("the actor died")
-        if wrong == "says nothing":
+        if wrong == "reports nothing":
             output.token_ids, output.log_probs = [], []
         if wrong == "miscounts":
             output.log_probs = [-0.5]
@@ -308,9 +314,9 @@ async def test_an_engine_failure_is_an_error_for_its_agent_only(
         return output
 
     servers = RolloutServers(fail)
-    async with worker_of(relay_proxy.url, servers):
-        status, answer = await relay_proxy.chat(http, "fails", QUESTION)
-        assert (status, answer["error"]["code"]) == (502, code)
+    async with running_worker(relay_proxy.url, servers):
+        status, response = await relay_proxy.chat(http, "fails", QUESTION)
+        assert (status, response["error"]["code"]) == (502, code)
         servers.script = RolloutServers().script
         assert (await relay_proxy.chat(http, "goes-on", QUESTION))[0] == 200
 
@@ -319,19 +325,19 @@ async def test_a_prompt_that_fills_the_context_is_rejected_with_a_message_that_a
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     limits = RolloutLimits("vllm", 4, 4, max_model_len=8)
-    async with worker_of(relay_proxy.url, RolloutServers(), limits):
-        status, answer = await relay_proxy.chat(http, "full", QUESTION)
+    async with running_worker(relay_proxy.url, RolloutServers(), limits):
+        status, response = await relay_proxy.chat(http, "full", QUESTION)
     assert status == 400
-    assert "maximum context length is 8 tokens" in answer["error"]["message"]
+    assert "maximum context length is 8 tokens" in response["error"]["message"]
 
 
-async def test_turns_without_log_probabilities_are_on_record_as_not_exact(
+async def test_turns_without_log_probabilities_are_recorded_as_not_exact(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     async def silent(prompt_ids: list[int], params: dict[str, Any]) -> Any:
         return completion(prompt_ids).model_copy(update={"log_probs": None})
 
-    async with worker_of(relay_proxy.url, RolloutServers(silent)):
+    async with running_worker(relay_proxy.url, RolloutServers(silent)):
         assert (await relay_proxy.chat(http, "silent", QUESTION))[0] == 200
     (turn,) = await relay_proxy.turns(http, "silent")
     assert turn["exact"] is False
@@ -343,22 +349,22 @@ async def test_a_completion_of_token_ids_has_the_text_of_the_tokenizer(
     servers = RolloutServers()
     body = {"model": "any", "prompt": [301, 302], "max_tokens": 16}
     url = f"{relay_proxy.url}/text/v1/completions"
-    async with worker_of(relay_proxy.url, servers), http.post(url, json=body) as response:
-        answer = await response.json()
-    assert servers.calls[0].prompt_ids == [301, 302]
-    assert answer["choices"][0]["text"] == Tokenizer().decode(servers.calls[0].output.token_ids)
+    async with running_worker(relay_proxy.url, servers), http.post(url, json=body) as response:
+        response = await response.json()
+    assert servers.requests[0].prompt_ids == [301, 302]
+    assert response["choices"][0]["text"] == Tokenizer().decode(servers.requests[0].output.token_ids)
 
 
 async def test_an_agent_that_requests_log_probabilities_receives_those_of_the_sampled_tokens(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     servers = RolloutServers()
-    async with worker_of(relay_proxy.url, servers):
-        _, answer = await relay_proxy.chat(http, "asks", QUESTION, logprobs=True)
-    entries = answer["choices"][0]["logprobs"]["content"]
-    assert [entry["logprob"] for entry in entries] == servers.calls[0].output.log_probs
+    async with running_worker(relay_proxy.url, servers):
+        _, response = await relay_proxy.chat(http, "asks", QUESTION, logprobs=True)
+    entries = response["choices"][0]["logprobs"]["content"]
+    assert [entry["logprob"] for entry in entries] == servers.requests[0].output.log_probs
     assert [entry["token"] for entry in entries] == [
-        str(token) for token in servers.calls[0].output.token_ids
+        str(token) for token in servers.requests[0].output.token_ids
     ]
 
 
@@ -366,10 +372,10 @@ async def test_without_token_mode_an_error_names_the_option_that_enables_it(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     with start_proxy(tmp_path, token_mode=False) as proxy:
-        async with worker_of(proxy.url, RolloutServers()):
-            status, answer = await proxy.chat(http, "chat-mode", QUESTION)
-    assert (status, answer["error"]["code"]) == (400, "unsupported")
-    assert "--tokenizer" in answer["error"]["message"]
+        async with running_worker(proxy.url, RolloutServers()):
+            status, response = await proxy.chat(http, "chat-mode", QUESTION)
+    assert (status, response["error"]["code"]) == (400, "unsupported")
+    assert "--tokenizer" in response["error"]["message"]
 
 
 async def test_a_worker_outlives_a_proxy_that_restarts(tmp_path: Path, http: aiohttp.ClientSession) -> None:
@@ -396,15 +402,19 @@ async def test_a_response_that_takes_longer_than_the_relay_timeout_arrives(
         return completion(prompt_ids)
 
     with start_proxy(tmp_path, "--relay-timeout", "1500ms") as proxy:
-        async with worker_of(proxy.url, RolloutServers(late)):
-            status, answer = await proxy.chat(http, "late", QUESTION)
-    assert status == 200, answer
+        async with running_worker(proxy.url, RolloutServers(late)):
+            status, response = await proxy.chat(http, "late", QUESTION)
+    assert status == 200, response
 
 
 async def test_a_status_request_of_the_proxy_is_answered_immediately(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     resume = f"{relay_proxy.url}/admin/resume"
-    # The proxy asks before it lets calls out again, and waits 12 s for a worker that does not answer.
-    async with worker_of(relay_proxy.url, RolloutServers()), asyncio.timeout(8), http.post(resume) as answer:
-        assert answer.status == 200
+    # The proxy requests the status before it dispatches again, and waits 12 s for a worker that does not respond.
+    async with (
+        running_worker(relay_proxy.url, RolloutServers()),
+        asyncio.timeout(8),
+        http.post(resume) as response,
+    ):
+        assert response.status == 200

@@ -1,4 +1,4 @@
-"""The page for trainers of one's own, word for word, in an environment that has nothing else."""
+"""The commands of docs/your-trainer.md, unchanged, in an otherwise empty environment."""
 
 from __future__ import annotations
 

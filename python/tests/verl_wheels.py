@@ -1,4 +1,4 @@
-"""Reads signatures out of verl's source without importing it: from its wheels, or from the stand-in."""
+"""Reads signatures from verl's source without importing it: from its wheels, or from the fake."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 #: Oldest and newest of each supported minor version.
 VERSIONS = ("0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
-#: The version whose signatures the stand-in has.
-STANDIN_VERSION = "0.9.1"
+#: The version whose signatures the fake has.
+FAKE_VERSION = "0.9.1"
 
 AGENT_LOOP = "verl/experimental/agent_loop/agent_loop.py"
 LLM_SERVER = "verl/workers/rollout/llm_server.py"
@@ -19,7 +19,7 @@ REPLICA = "verl/workers/rollout/replica.py"
 
 
 def wheel_text(version: str, path: str) -> str:
-    """A file of a verl wheel; `python/test` downloads them."""
+    """Returns a file of a verl wheel, which `python/test` downloads."""
     directory = Path(os.environ.get("VERL_WHEELS", HERE.parent / ".venv" / "wheels"))
     wheels = sorted(directory.glob(f"verl-{version}-*.whl"))
     assert wheels, f"no wheel of verl {version} in {directory}: run python/test, which downloads it"
@@ -27,8 +27,8 @@ def wheel_text(version: str, path: str) -> str:
         return wheel.read(path).decode()
 
 
-def standin_text(path: str) -> str:
-    return (HERE / "standin" / path).read_text()
+def fake_text(path: str) -> str:
+    return (HERE / "fakes" / path).read_text()
 
 
 class Source:

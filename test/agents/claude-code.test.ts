@@ -4,11 +4,11 @@ import { join } from 'node:path'
 import t from 'tap'
 import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
-import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testEngineDisconnect, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { ONE_SETUP, SETUPS } from './parts/rig.ts'
-import { getPlaybook, taskIn } from './parts/script.ts'
-import { checkOneRow, checkRows, lastWords } from './parts/session-checks.ts'
+import { createPlaybook, createTask } from './parts/script.ts'
+import { checkOneRow, checkRows, getLastCompletions } from './parts/session-checks.ts'
 
 const { version, folder } = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
 
@@ -30,26 +30,26 @@ const claudeCode: Agent = {
 
 const steps = [
   {
-    thinks: 'The file comes first.',
-    says: 'I write the script.',
-    calls: [{ tool: 'Write', arguments: { file_path: '$<folder>/hello.sh', content: HELLO } }],
+    reasoning: 'The file comes first.',
+    content: 'I write the script.',
+    toolCalls: [{ tool: 'Write', arguments: { file_path: '$<folder>/hello.sh', content: HELLO } }],
   },
   {
-    calls: [{ tool: 'Bash', arguments: { command: 'sh hello.sh > printed.txt', description: 'Run it' } }],
+    toolCalls: [{ tool: 'Bash', arguments: { command: 'sh hello.sh > printed.txt', description: 'Run it' } }],
   },
   {
-    thinks: 'Now I read what it printed.',
-    calls: [{ tool: 'Read', arguments: { file_path: '$<folder>/printed.txt' } }],
+    reasoning: 'Now I read what it printed.',
+    toolCalls: [{ tool: 'Read', arguments: { file_path: '$<folder>/printed.txt' } }],
   },
-  { says: 'Done: it says 42.' },
+  { content: 'Done: it says 42.' },
 ]
 
 await testFileTask(claudeCode, { steps })
-await testLostEngine(claudeCode, { steps })
+await testEngineDisconnect(claudeCode, { steps })
 await testContinuedResponses(claudeCode, { steps })
 
-/** Claude Code's default effort is high for an unknown model, and medium for its own default model. */
-const onOtherModel: Agent = {
+/** For an unknown model Claude Code's default effort is high, for its own default model medium. */
+const claudeCodeWithOtherModel: Agent = {
   ...claudeCode,
   program: (job) => {
     const { env, ...program } = claudeCode.program(job)
@@ -60,10 +60,15 @@ const onOtherModel: Agent = {
 for (const setup of IS_FULL ? SETUPS : ONE_SETUP) {
   const title = `${setup.mode} mode, ${setup.prompts} mode`
   await t.test(`${title}: a model that rejects Claude Code's effort gets the nearest one`, async (t) => {
-    const playbook = getPlaybook(steps, 'tidy')
-    const run = await runAgent(t, onOtherModel, { ...setup, playbook, checksEfforts: true }, taskIn)
+    const playbook = createPlaybook(steps, 'tidy')
+    const run = await runAgent(
+      t,
+      claudeCodeWithOtherModel,
+      { ...setup, playbook, checksEfforts: true },
+      createTask,
+    )
     const { code, output, turns, rows } = run
-    t.equal(code, 0, 'it ends well', { output })
+    t.equal(code, 0, 'it exits with 0', { output })
     t.equal(turns.length, steps.length)
     for (const { status, annotations } of turns) {
       t.equal(status, 'completed')
@@ -78,12 +83,12 @@ await t.test('Claude Code reads a PDF, which the model cannot see', { skip: ONLY
   const pdf = '%PDF-1.1\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n'
   const command = `echo ${Buffer.from(pdf).toString('base64')} | base64 -d > paper.pdf`
   const reading = [
-    { calls: [{ tool: 'Bash', arguments: { command, description: 'Make it' } }] },
-    { calls: [{ tool: 'Read', arguments: { file_path: '$<folder>/paper.pdf' } }] },
+    { toolCalls: [{ tool: 'Bash', arguments: { command, description: 'Make it' } }] },
+    { toolCalls: [{ tool: 'Read', arguments: { file_path: '$<folder>/paper.pdf' } }] },
     steps[3]!,
   ]
-  const setup = { mode: 'local', prompts: 'token', playbook: getPlaybook(reading, 'untidy') } as const
-  const run = await runAgent(t, claudeCode, setup, taskIn)
+  const setup = { mode: 'local', prompts: 'token', playbook: createPlaybook(reading, 'untidy') } as const
+  const run = await runAgent(t, claudeCode, setup, createTask)
   checkOneRow(t, run, reading.length)
   t.match(
     JSON.stringify(run.turns.at(-1)?.request_messages.at(-1)),
@@ -91,11 +96,11 @@ await t.test('Claude Code reads a PDF, which the model cannot see', { skip: ONLY
   )
 })
 
-await t.test('a request that exceeds the context of an engine is repeated with a lower limit', async (t) => {
-  const playbook = getPlaybook(steps, 'tidy')
+await t.test('a request that exceeds the context of an engine is retried with a lower limit', async (t) => {
+  const playbook = createPlaybook(steps, 'tidy')
   const setup = { mode: 'local', prompts: 'chat', playbook, contextLength: 40_000 } as const
-  const { code, output, turns, rows } = await runAgent(t, claudeCode, setup, taskIn)
-  t.equal(code, 0, 'it ends well', { output })
+  const { code, output, turns, rows } = await runAgent(t, claudeCode, setup, createTask)
+  t.equal(code, 0, 'it exits with 0', { output })
   const completed = turns.filter(({ status }) => status === 'completed')
   t.equal(completed.length, steps.length)
   t.ok(completed.length < turns.length, 'requests that exceeded the context are recorded as failed')
@@ -104,8 +109,8 @@ await t.test('a request that exceeds the context of an engine is repeated with a
 })
 
 await t.test('a sub-agent of Claude Code has a separate row', async (t) => {
-  // A general-purpose sub-agent may delegate too: Claude Code sends it the list of agents at an unpredictable time, in
-  // a user message that no rule here matches. Explore cannot delegate and gets no such message.
+  // A general-purpose sub-agent can delegate too: Claude Code sends it the list of agents at an unpredictable time, in
+  // a user message that no rule matches. Explore cannot delegate and receives no such message.
   const delegate = {
     description: 'Make the file',
     prompt: 'Helper: make the file in $<folder> please.',
@@ -118,7 +123,7 @@ await t.test('a sub-agent of Claude Code has a separate row', async (t) => {
       when: { role: 'user', step: 0, user: 'Delegate in (?<folder>\\S+)' },
       answer: { content: 'A helper can do that.', tool_calls: [{ name: 'Agent', arguments: delegate }] },
     },
-    // First, because a fast sub-agent's report may come with the result that has its id.
+    // Before the next rule: a fast sub-agent's report may arrive with the tool result that contains its id.
     {
       name: 'it has reported',
       when: { text: 'Helper says (\\d+)' },
@@ -143,10 +148,10 @@ await t.test('a sub-agent of Claude Code has a separate row', async (t) => {
     setup,
     (folder) => `Delegate in ${folder} : it is too much for one.`,
   )
-  t.equal(code, 0, 'it ends well', { output })
+  t.equal(code, 0, 'it exits with 0', { output })
   t.equal(readFileSync(join(work, 'printed.txt'), 'utf8'), 'hello from 42\n')
   checkRows(t, turns, rows)
-  t.strictSame(lastWords(turns, rows), { main: 'Done: it says 42.', subagent: 'Helper says 42.' })
+  t.strictSame(getLastCompletions(turns, rows), { main: 'Done: it says 42.', subagent: 'Helper says 42.' })
 })
 
 await t.test('Claude Code compacts a conversation that has filled the context, and continues', async (t) => {
@@ -168,7 +173,7 @@ await t.test('Claude Code compacts a conversation that has filled the context, a
   const setup = { mode: 'local', prompts: 'token', playbook: { rules }, contextLength: 60_000 } as const
   const taskIn = (folder: string) => `Read in ${folder} until you know it all.`
   const { code, output, turns, rows } = await runAgent(t, claudeCode, setup, taskIn)
-  t.equal(code, 0, 'it ends well', { output })
+  t.equal(code, 0, 'it exits with 0', { output })
   const completed = turns.filter(({ status }) => status === 'completed')
   const failed = turns.filter(({ status }) => status !== 'completed')
   t.match(failed, [{ line: 'main', error: { code: 'context_length_exceeded' } }])

@@ -33,16 +33,16 @@ async function installCline(): Promise<Agent> {
 
 const steps = [
   {
-    thinks: 'The file comes first.',
-    says: 'I write the script.',
-    calls: [{ tool: 'editor', arguments: { path: '$<folder>/hello.sh', new_text: HELLO } }],
+    reasoning: 'The file comes first.',
+    content: 'I write the script.',
+    toolCalls: [{ tool: 'editor', arguments: { path: '$<folder>/hello.sh', new_text: HELLO } }],
   },
-  { calls: [{ tool: 'run_commands', arguments: { commands: ['sh hello.sh > printed.txt'] } }] },
+  { toolCalls: [{ tool: 'run_commands', arguments: { commands: ['sh hello.sh > printed.txt'] } }] },
   {
-    thinks: 'Now I read what it printed.',
-    calls: [{ tool: 'read_files', arguments: { files: [{ path: '$<folder>/printed.txt' }] } }],
+    reasoning: 'Now I read what it printed.',
+    toolCalls: [{ tool: 'read_files', arguments: { files: [{ path: '$<folder>/printed.txt' }] } }],
   },
-  { says: 'Done: it says 42.' },
+  { content: 'Done: it says 42.' },
 ]
 
 // The package has 430 MB.

@@ -4,36 +4,36 @@ import { join } from 'node:path'
 import t from 'tap'
 import { ONLY_FULL } from '../helpers/tier.ts'
 import { runAgent, SHELL_ENV } from './parts/agent.ts'
-import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testEngineDisconnect, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
-import { codexAgent, codexCommand } from './parts/known-agents.ts'
+import { createCodexAgent, getCodexCommand } from './parts/known-agents.ts'
 import { runProgram } from './parts/programs.ts'
 import { OTHER_SETUPS } from './parts/rig.ts'
-import { getPlaybook, taskIn as taskInFolder } from './parts/script.ts'
-import { checkOneRow, checkRows, lastWords } from './parts/session-checks.ts'
+import { createPlaybook, createTask } from './parts/script.ts'
+import { checkOneRow, checkRows, getLastCompletions } from './parts/session-checks.ts'
 
 const installed = await installFromNpm('@openai/codex')
-const command = codexCommand(installed)
-const codex = (model: string, settings?: readonly string[]) => codexAgent(installed, model, settings)
+const command = getCodexCommand(installed)
+const codex = (model: string, settings?: readonly string[]) => createCodexAgent(installed, model, settings)
 
 const run = (cmd: string) => ({ tool: 'exec_command', arguments: { cmd } })
 
 const steps = [
   {
-    thinks: 'The file comes first.',
-    says: 'I write the script.',
-    calls: [run(`cat > hello.sh <<'END'\n${HELLO}END`)],
+    reasoning: 'The file comes first.',
+    content: 'I write the script.',
+    toolCalls: [run(`cat > hello.sh <<'END'\n${HELLO}END`)],
   },
-  { calls: [run('sh hello.sh > printed.txt')] },
-  { thinks: 'Now I read what it printed.', calls: [run('cat printed.txt')] },
-  { says: 'Done: it says 42.' },
+  { toolCalls: [run('sh hello.sh > printed.txt')] },
+  { reasoning: 'Now I read what it printed.', toolCalls: [run('cat printed.txt')] },
+  { content: 'Done: it says 42.' },
 ]
 
 await testFileTask(codex('embedded'), { steps }, OTHER_SETUPS)
-await testLostEngine(codex('embedded'), { steps, isDefault: true })
+await testEngineDisconnect(codex('embedded'), { steps, isDefault: true })
 await testContinuedResponses(codex('embedded'), { steps })
 
-interface KnownModel {
+interface CodexModel {
   slug: string
   apply_patch_tool_type: string | null
   tool_mode?: string | null
@@ -41,30 +41,30 @@ interface KnownModel {
 }
 
 /**
- * Finds a model of OpenAI's that this version of Codex knows. Codex's behaviour depends on a model's features, and the
- * models change from version to version.
+ * Returns a model with these features that this version of Codex knows. Codex's behaviour depends on a model's
+ * features, and the models change from version to version.
  */
-async function modelWith(
+async function findModel(
   home: string,
-  hasFeatures: (model: KnownModel) => boolean,
+  hasFeatures: (model: CodexModel) => boolean,
 ): Promise<string | undefined> {
   const env = { ...SHELL_ENV, HOME: home, CODEX_HOME: home }
   const args = ['-c', '"$0" debug models > models.json', command]
   const { code, output } = await runProgram({ command: 'sh', args, cwd: home, env }, 30_000)
   if (code !== 0) throw new Error(`codex debug models: ${output}`)
-  const { models }: { models: KnownModel[] } = JSON.parse(readFileSync(join(home, 'models.json'), 'utf8'))
+  const { models }: { models: CodexModel[] } = JSON.parse(readFileSync(join(home, 'models.json'), 'utf8'))
   return models.find(hasFeatures)?.slug
 }
 
 const NO_SUCH_MODEL = 'this version of Codex has no such model'
 
-/** The sub-agent creates `printed.txt` in this folder. */
-const taskIn = (work: string) => `Delegate in ${work} : it is too much for one.`
+/** The task for tests in which the agent or its sub-agent creates `printed.txt` in this folder. */
+const createDelegation = (work: string) => `Delegate in ${work} : it is too much for one.`
 
 await t.test('a freeform tool of Codex gets its input as the model generated it', async (t) => {
-  const model = await modelWith(
+  const model = await findModel(
     t.testdir({}),
-    (known) => known.apply_patch_tool_type === 'freeform' && !known.tool_mode,
+    (model) => model.apply_patch_tool_type === 'freeform' && !model.tool_mode,
   )
   if (model === undefined) {
     t.pass('a patch is applied', { skip: NO_SUCH_MODEL })
@@ -77,15 +77,15 @@ await t.test('a freeform tool of Codex gets its input as the model generated it'
     { name: 'report', when: { role: 'tool' }, answer: { content: 'Done.' } },
   ]
   const setup = { mode: 'local', prompts: 'token', playbook: { rules } } as const
-  const { code, output, work, turns, rows } = await runAgent(t, codex(model), setup, taskIn)
-  t.equal(code, 0, 'it ends well', { output })
+  const { code, output, work, turns, rows } = await runAgent(t, codex(model), setup, createDelegation)
+  t.equal(code, 0, 'it exits with 0', { output })
   t.equal(readFileSync(join(work, 'printed.txt'), 'utf8'), 'hello from 42\n')
   checkRows(t, turns, rows)
-  t.strictSame(lastWords(turns, rows), { main: 'Done.' })
+  t.strictSame(getLastCompletions(turns, rows), { main: 'Done.' })
 })
 
 await t.test('Codex finds a tool of an MCP server with tool_search', { skip: ONLY_FULL }, async (t) => {
-  const model = await modelWith(t.testdir({}), ({ slug }) => slug === 'gpt-5.5')
+  const model = await findModel(t.testdir({}), ({ slug }) => slug === 'gpt-5.5')
   if (model === undefined) {
     t.pass('an MCP tool is called', { skip: NO_SUCH_MODEL })
     return
@@ -95,21 +95,21 @@ await t.test('Codex finds a tool of an MCP server with tool_search', { skip: ONL
     `command = "${process.execPath}"`,
     `args = ["${join(import.meta.dirname, 'programs/mcp-server.mjs')}"]`,
   ]
-  const talk = [
-    { says: 'I search.', calls: [{ tool: 'tool_search', arguments: { query: 'sum of numbers' } }] },
-    { calls: [{ tool: 'mcp__sums__sum', arguments: { a: 1, count: 2 } }] },
-    { says: 'Done.' },
+  const searchSteps = [
+    { content: 'I search.', toolCalls: [{ tool: 'tool_search', arguments: { query: 'sum of numbers' } }] },
+    { toolCalls: [{ tool: 'mcp__sums__sum', arguments: { a: 1, count: 2 } }] },
+    { content: 'Done.' },
   ]
-  const setup = { mode: 'local', prompts: 'token', playbook: getPlaybook(talk, 'untidy') } as const
-  const run = await runAgent(t, codex(model, server), setup, taskInFolder)
-  checkOneRow(t, run, talk.length)
+  const setup = { mode: 'local', prompts: 'token', playbook: createPlaybook(searchSteps, 'untidy') } as const
+  const run = await runAgent(t, codex(model, server), setup, createTask)
+  checkOneRow(t, run, searchSteps.length)
   t.match(JSON.stringify(run.turns.at(-1)?.request_messages.at(-1)), 'got {', 'the tool ran')
 })
 
 await t.test("a sub-agent that continues its parent's conversation is a branch of it", async (t) => {
-  const model = await modelWith(
+  const model = await findModel(
     t.testdir({}),
-    (known) => known.tool_mode === 'code_mode_only' && known.multi_agent_version === 'v2',
+    (model) => model.tool_mode === 'code_mode_only' && model.multi_agent_version === 'v2',
   )
   if (model === undefined) {
     t.pass('a sub-agent works', { skip: NO_SUCH_MODEL })
@@ -138,11 +138,11 @@ await t.test("a sub-agent that continues its parent's conversation is a branch o
     },
   ]
   const setup = { mode: 'relay', prompts: 'token', playbook: { rules } } as const
-  const { code, output, work, turns, rows } = await runAgent(t, codex(model), setup, taskIn)
-  t.equal(code, 0, 'it ends well', { output })
+  const { code, output, work, turns, rows } = await runAgent(t, codex(model), setup, createDelegation)
+  t.equal(code, 0, 'it exits with 0', { output })
   t.equal(readFileSync(join(work, 'printed.txt'), 'utf8'), 'hello from 42\n')
   checkRows(t, turns, rows)
-  t.strictSame(lastWords(turns, rows), { main: 'Done: it says 42.', subagent: 'Helper says 42.' })
+  t.strictSame(getLastCompletions(turns, rows), { main: 'Done: it says 42.', subagent: 'Helper says 42.' })
 })
 
 await t.test('Codex compacts its conversation before it has filled the declared context', async (t) => {
@@ -158,8 +158,8 @@ await t.test('Codex compacts its conversation before it has filled the declared 
   ]
   const setup = { mode: 'local', prompts: 'token', playbook: { rules }, contextLength: 60_000 } as const
   const agent = codex('embedded', ['model_context_window = 40000'])
-  const { code, output, turns, rows } = await runAgent(t, agent, setup, taskIn)
-  t.equal(code, 0, 'it ends well', { output })
+  const { code, output, turns, rows } = await runAgent(t, agent, setup, createDelegation)
+  t.equal(code, 0, 'it exits with 0', { output })
   checkRows(t, turns, rows)
-  t.strictSame(lastWords(turns, rows), { main: 'Done.', compaction: 'I read a lot.' })
+  t.strictSame(getLastCompletions(turns, rows), { main: 'Done.', compaction: 'I read a lot.' })
 })

@@ -1,6 +1,4 @@
-/**
- * Frameworks with which users write their own agents: the same small task with a tool, in three requests, as one row.
- */
+/** Frameworks for agents run the same small task with a tool: three requests, one row. */
 import t from 'tap'
 import { runFramework } from './frameworks/run-framework.ts'
 import { hasPython } from './parts/install.ts'

@@ -27,21 +27,21 @@ async function installNanocoder(): Promise<Agent> {
 
 const steps = [
   {
-    thinks: 'The file comes first.',
-    says: 'I write the script.',
-    calls: [{ tool: 'write_file', arguments: { path: '$<folder>/hello.sh', content: HELLO } }],
+    reasoning: 'The file comes first.',
+    content: 'I write the script.',
+    toolCalls: [{ tool: 'write_file', arguments: { path: '$<folder>/hello.sh', content: HELLO } }],
   },
-  { calls: [{ tool: 'execute_bash', arguments: { command: 'sh hello.sh > printed.txt' } }] },
+  { toolCalls: [{ tool: 'execute_bash', arguments: { command: 'sh hello.sh > printed.txt' } }] },
   {
-    thinks: 'Now I read what it printed.',
-    calls: [{ tool: 'read_file', arguments: { path: '$<folder>/printed.txt' } }],
+    reasoning: 'Now I read what it printed.',
+    toolCalls: [{ tool: 'read_file', arguments: { path: '$<folder>/printed.txt' } }],
   },
-  { says: 'Done: it says 42.' },
+  { content: 'Done: it says 42.' },
 ]
 
 // The package has 300 MB.
 if (IS_FULL) {
   const nanocoder = await installNanocoder()
-  await testFileTask(nanocoder, { steps, forgetsReasoning: true }, TWO_SETUPS)
+  await testFileTask(nanocoder, { steps, omitsReasoning: true }, TWO_SETUPS)
   await testContinuedResponses(nanocoder, { steps })
 } else t.pass('nanocoder does its task', { skip: ONLY_FULL })

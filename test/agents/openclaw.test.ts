@@ -7,7 +7,7 @@ import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
-import { getPlaybook, taskIn } from './parts/script.ts'
+import { createPlaybook, createTask } from './parts/script.ts'
 import { checkOneRow } from './parts/session-checks.ts'
 
 const APIS = { chat: 'openai-completions', responses: 'openai-responses', messages: 'anthropic-messages' }
@@ -36,26 +36,26 @@ async function installOpenClaw(): Promise<(dialect: keyof typeof APIS) => Agent>
 
 const steps = [
   {
-    thinks: 'The file comes first.',
-    says: 'I write the script.',
-    calls: [{ tool: 'write', arguments: { path: '$<folder>/hello.sh', content: HELLO } }],
+    reasoning: 'The file comes first.',
+    content: 'I write the script.',
+    toolCalls: [{ tool: 'write', arguments: { path: '$<folder>/hello.sh', content: HELLO } }],
   },
-  { calls: [{ tool: 'exec', arguments: { command: 'sh hello.sh > printed.txt' } }] },
+  { toolCalls: [{ tool: 'exec', arguments: { command: 'sh hello.sh > printed.txt' } }] },
   {
-    thinks: 'Now I read what it printed.',
-    calls: [{ tool: 'read', arguments: { path: '$<folder>/printed.txt' } }],
+    reasoning: 'Now I read what it printed.',
+    toolCalls: [{ tool: 'read', arguments: { path: '$<folder>/printed.txt' } }],
   },
-  { says: 'Done: it says 42.' },
+  { content: 'Done: it says 42.' },
 ]
 
 // The package has 650 MB, and OpenClaw takes half a minute to start.
 if (IS_FULL) {
-  const agentOn = await installOpenClaw()
-  await testFileTask(agentOn('chat'), { steps }, TWO_SETUPS)
+  const createAgent = await installOpenClaw()
+  await testFileTask(createAgent('chat'), { steps }, TWO_SETUPS)
   for (const dialect of ['responses', 'messages'] as const) {
     await t.test(`OpenClaw, ${dialect}: its session is one row`, async (t) => {
-      const setup = { mode: 'local', prompts: 'token', playbook: getPlaybook(steps, 'untidy') } as const
-      checkOneRow(t, await runAgent(t, agentOn(dialect), setup, taskIn), steps.length)
+      const setup = { mode: 'local', prompts: 'token', playbook: createPlaybook(steps, 'untidy') } as const
+      checkOneRow(t, await runAgent(t, createAgent(dialect), setup, createTask), steps.length)
     })
   }
 } else t.pass('OpenClaw does its task', { skip: ONLY_FULL })

@@ -32,18 +32,18 @@ const opencode: Agent = {
 
 const steps = [
   {
-    thinks: 'The file comes first.',
-    says: 'I write the script.',
-    calls: [{ tool: 'write', arguments: { filePath: '$<folder>/hello.sh', content: HELLO } }],
+    reasoning: 'The file comes first.',
+    content: 'I write the script.',
+    toolCalls: [{ tool: 'write', arguments: { filePath: '$<folder>/hello.sh', content: HELLO } }],
   },
   {
-    calls: [{ tool: 'bash', arguments: { command: 'sh hello.sh > printed.txt', description: 'Run it' } }],
+    toolCalls: [{ tool: 'bash', arguments: { command: 'sh hello.sh > printed.txt', description: 'Run it' } }],
   },
   {
-    thinks: 'Now I read what it printed.',
-    calls: [{ tool: 'read', arguments: { filePath: '$<folder>/printed.txt' } }],
+    reasoning: 'Now I read what it printed.',
+    toolCalls: [{ tool: 'read', arguments: { filePath: '$<folder>/printed.txt' } }],
   },
-  { says: 'Done: it says 42.' },
+  { content: 'Done: it says 42.' },
 ]
 
 await testFileTask(opencode, { steps }, ONE_SETUP)

@@ -2,23 +2,23 @@
 import t from 'tap'
 import { ONLY_FULL } from '../helpers/tier.ts'
 import { runAgent } from './parts/agent.ts'
-import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testEngineDisconnect, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
-import { qwenCodeAgent } from './parts/known-agents.ts'
+import { createQwenCodeAgent } from './parts/known-agents.ts'
 import { ONE_SETUP } from './parts/rig.ts'
-import { taskIn } from './parts/script.ts'
+import { createTask } from './parts/script.ts'
 import { checkOneRow } from './parts/session-checks.ts'
 
-const qwenCode = qwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
+const qwenCode = createQwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
 
 const steps = [
   {
-    thinks: 'The file comes first.',
-    says: 'I write the script.',
-    calls: [{ tool: 'write_file', arguments: { file_path: '$<folder>/hello.sh', content: HELLO } }],
+    reasoning: 'The file comes first.',
+    content: 'I write the script.',
+    toolCalls: [{ tool: 'write_file', arguments: { file_path: '$<folder>/hello.sh', content: HELLO } }],
   },
   {
-    calls: [
+    toolCalls: [
       {
         tool: 'run_shell_command',
         arguments: { command: 'sh hello.sh > printed.txt', is_background: false, description: 'Run it' },
@@ -26,14 +26,14 @@ const steps = [
     ],
   },
   {
-    thinks: 'Now I read what it printed.',
-    calls: [{ tool: 'read_file', arguments: { file_path: '$<folder>/printed.txt' } }],
+    reasoning: 'Now I read what it printed.',
+    toolCalls: [{ tool: 'read_file', arguments: { file_path: '$<folder>/printed.txt' } }],
   },
-  { says: 'Done: it says 42.' },
+  { content: 'Done: it says 42.' },
 ]
 
 await testFileTask(qwenCode, { steps }, ONE_SETUP)
-await testLostEngine(qwenCode, { steps })
+await testEngineDisconnect(qwenCode, { steps })
 await testContinuedResponses(qwenCode, { steps })
 
 await t.test("Qwen Code's memory extraction is in no row", { skip: ONLY_FULL }, async (t) => {
@@ -41,7 +41,7 @@ await t.test("Qwen Code's memory extraction is in no row", { skip: ONLY_FULL }, 
   // prompt.
   const rules = [{ name: 'answer', when: {}, answer: { content: 'It is 42.' } }]
   const setup = { mode: 'local', prompts: 'token', playbook: { rules } } as const
-  const run = await runAgent(t, qwenCode, setup, taskIn)
+  const run = await runAgent(t, qwenCode, setup, createTask)
   checkOneRow(t, run, 1)
   t.match(run.turns.slice(1), [{ line: 'side', line_rule: 'qwen_code_memory' }])
 })

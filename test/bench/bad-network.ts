@@ -3,18 +3,19 @@
  *                        [--retries answered,unknown,none] [--json FILE]
  *
  * Agents behind a network that loses a quarter of all attempts: with retries that the proxy serves from the original
- * attempt, with retries that are not declared to it, and with none. It measures what each brings the agents, and what
- * it costs the engines.
+ * attempt, with retries that are not declared to it, and with none. It measures the rollouts that finish, and the
+ * cost for the engines.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { CLIENTS, onRecord, type Retries, random, rollOut } from '../helpers/bad-network.ts'
+import { CLIENTS, type Retries, readRecordedTotals, rollOut } from '../helpers/bad-network.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { describeMachine, machineLine } from './parts/machine.ts'
-import { table } from './parts/table.ts'
+import { describeMachine, formatMachine } from './parts/machine.ts'
+import { renderTable } from './parts/table.ts'
+import { seededRandom } from './parts/text.ts'
 
 const { values: options } = parseArgs({
   options: {
@@ -31,11 +32,11 @@ const HEAD = [
   'client, retries',
   'rollouts',
   'finished',
-  'calls read',
-  'tries lost',
-  'answered again',
+  'requests read',
+  'attempts lost',
+  'redeliveries',
   'completed turns',
-  'sampled per call read',
+  'sampled per request read',
   'tokens trained twice',
   'minutes',
 ]
@@ -60,7 +61,7 @@ await main()
 async function main(): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-bad-network-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
-  console.log(machineLine(describeMachine(folder)))
+  console.log(formatMachine(describeMachine(folder)))
   const all: Figures[] = []
   for (const retries of options.retries.split(',') as Retries[])
     for (const client of options.clients.split(',')) {
@@ -68,14 +69,14 @@ async function main(): Promise<void> {
       all.push(figures)
       console.log(JSON.stringify(figures))
     }
-  console.log(`\n${table(HEAD, all.map(toRow))}`)
+  console.log(`\n${renderTable(HEAD, all.map(toRow))}`)
   if (options.json) writeFileSync(options.json, `${JSON.stringify(all, null, 2)}\n`)
 }
 
 async function measure(client: string, retries: Retries, db: string): Promise<Figures> {
-  await using ends = new AsyncDisposableStack()
-  const teardown = (end: () => unknown) => ends.defer(async () => void (await end()))
-  const [rollouts, calls] = [Number(options.rollouts), Number(options.calls)]
+  await using stack = new AsyncDisposableStack()
+  const teardown = (end: () => unknown) => stack.defer(async () => void (await end()))
+  const [rollouts, requests] = [Number(options.rollouts), Number(options.calls)]
   const engine = await startEngine({ teardown })
   const proxy = await startProxy({ teardown }, { engineUrls: [engine.url], db })
   const startedAtMs = performance.now()
@@ -87,16 +88,17 @@ async function measure(client: string, retries: Retries, db: string): Promise<Fi
   const agent = async () => {
     for (let seed = seeds.shift(); seed !== undefined; seed = seeds.shift()) {
       const sessionId = `${client}-${seed}`
-      const { read, lostTries } = await rollOut(proxy, {
-        ...{ sessionId, client, calls, retries },
-        draw: random(seed),
+      const { read, lostAttempts } = await rollOut(proxy, {
+        ...{ sessionId, client, requests, retries },
+        draw: seededRandom(seed),
       })
       await proxy.post(`/sessions/${sessionId}/complete`)
-      const record = await onRecord(proxy, sessionId)
-      sum.finished += read === calls ? 1 : 0
+      const record = await readRecordedTotals(proxy, sessionId)
+      sum.finished += read === requests ? 1 : 0
       sum.read += read
-      sum.lostTries += lostTries
-      for (const name of ['turns', 'completed', 'sampledTokens', 'trainedTokens', 'answeredRetries'] as const)
+      sum.lostTries += lostAttempts
+      sum.answeredRetries += record.redeliveries
+      for (const name of ['turns', 'completed', 'sampledTokens', 'trainedTokens'] as const)
         sum[name] += record[name]
     }
   }

@@ -6,8 +6,9 @@ import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { recordTurn } from '../helpers/sessions-api.ts'
 
 const SESSIONS = 10_000
-/** New tokens of each turn of the long sessions: read and sampled ones. */
-const [READ, SAMPLED] = [140, 60]
+/** New tokens of each turn of the long sessions. */
+const NEW_PROMPT_TOKENS = 140
+const SAMPLED_TOKENS = 60
 
 const path = process.argv[2]
 if (path === undefined) throw new Error('pass the name of a database file')
@@ -45,25 +46,31 @@ async function recordLongSession(sessionId: string, turns: number): Promise<void
     trustAgent: false,
   })
   const requestMessages: string[] = []
-  let prompt = Int32Array.from({ length: READ }, (_, i) => i % 2_000)
+  let prompt = Int32Array.from({ length: NEW_PROMPT_TOKENS }, (_, i) => i % 2_000)
   for (let index = 0; index < turns; index += 1) {
     requestMessages.push(
       JSON.stringify({ role: 'user', content: `Step ${index}: look at this. `.repeat(20) }),
     )
-    const completionTokenIds = Int32Array.from({ length: SAMPLED }, (_, i) => (index * 31 + i * 17) % 2_000)
+    const completionTokenIds = Int32Array.from(
+      { length: SAMPLED_TOKENS },
+      (_, i) => (index * 31 + i * 17) % 2_000,
+    )
     const completionText = `Answer ${index}. `.repeat(15)
     await recordTurn(store, sessionId, index, {
       requestMessages: [...requestMessages],
       model: 'embedded',
       promptTokenIds: prompt,
       completionTokenIds,
-      completionLogprobs: Float64Array.from({ length: SAMPLED }, (_, i) => -((index * 13 + i * 7) % 60) / 10),
+      completionLogprobs: Float64Array.from(
+        { length: SAMPLED_TOKENS },
+        (_, i) => -((index * 13 + i * 7) % 60) / 10,
+      ),
       completionText,
       startedAtMs: startMs + index * 1_000,
       endedAtMs: startMs + index * 1_000 + 700,
     })
     requestMessages.push(JSON.stringify({ role: 'assistant', content: completionText }))
-    const read = Int32Array.from({ length: READ }, (_, i) => (index + i) % 2_000)
-    prompt = Int32Array.from([...prompt, ...completionTokenIds, ...read])
+    const added = Int32Array.from({ length: NEW_PROMPT_TOKENS }, (_, i) => (index + i) % 2_000)
+    prompt = Int32Array.from([...prompt, ...completionTokenIds, ...added])
   }
 }

@@ -13,14 +13,14 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { type Child, Children } from './parts/children.ts'
 import { FLOOD_KINDS, type FloodJob, type FloodKind, type FloodResult } from './parts/flood-job.ts'
-import { LoadGenerator } from './parts/load.ts'
+import { LoadGenerator } from './parts/load-generator.ts'
 import type { LoadJob, LoadResult } from './parts/load-job.ts'
-import { describeMachine, machineLine } from './parts/machine.ts'
-import { rssMib } from './parts/proc-stat.ts'
+import { describeMachine, formatMachine } from './parts/machine.ts'
+import { getRssMib } from './parts/proc-stat.ts'
 import { startEngine } from './parts/start-engine.ts'
 import { quantile } from './parts/statistics.ts'
-import { figure, table } from './parts/table.ts'
-import { callUrl, Targets, untilConnected } from './parts/targets.ts'
+import { formatFigure, renderTable } from './parts/table.ts'
+import { getChatUrl, Targets, waitForWorkers } from './parts/targets.ts'
 
 const ADMIN_KEY = 'admin-key-of-the-flood-bench'
 const WORKER_KEY = 'worker-key-of-the-flood-bench'
@@ -34,12 +34,12 @@ const FLOODS: Record<FloodKind, Pick<FloodJob, 'connections' | 'perSecond'>> = {
   hellos: { connections: 1_000, perSecond: 1_000 },
   bodies: { connections: 1_000, perSecond: 100 },
 }
-const WANTED_RATIO = 2
+const MAX_RATIO = 2
 /** The same load without a flood takes some 500 MiB. */
-const WANTED_RSS_MIB = 1_024
+const MAX_RSS_MIB = 1_024
 const SAMPLE_MS = 250
 /** The time for the flooder to close its connections on a busy machine. */
-const PATIENCE_MS = 120_000
+const CLOSE_TIMEOUT_MS = 120_000
 
 const { values: options } = parseArgs({
   options: {
@@ -61,42 +61,42 @@ async function main(): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-flood-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
   const machine = describeMachine(folder)
-  console.log(machineLine(machine))
+  console.log(formatMachine(machine))
   await using children = new Children()
-  const bench = await start(children, folder)
-  await measure(bench, undefined)
-  const kinds = options.kinds.split(',').map(getKind)
+  const processes = await startBench(children, folder)
+  await measure(processes, undefined)
+  const kinds = options.kinds.split(',').map(parseKind)
   const phases: Phase[] = []
   for (let round = 0; round < ROUNDS; round += 1) {
-    for (const kind of kinds) phases.push(await measure(bench, undefined), await measure(bench, kind))
+    for (const kind of kinds) phases.push(await measure(processes, undefined), await measure(processes, kind))
   }
   const rows = [undefined, ...kinds].map((kind) => toRow(kind, phases))
-  console.log(`\n${report(rows)}`)
+  console.log(`\n${renderReport(rows)}`)
   if (options.json) writeFileSync(options.json, `${JSON.stringify({ machine, rows, phases }, null, 2)}\n`)
-  const isHeld = rows.every(({ ratio, maxRssMib }) => ratio <= WANTED_RATIO && !(maxRssMib > WANTED_RSS_MIB))
-  if (!isHeld && !options.quick && !options.open) process.exitCode = 1
+  const areAimsMet = rows.every(({ ratio, maxRssMib }) => ratio <= MAX_RATIO && !(maxRssMib > MAX_RSS_MIB))
+  if (!areAimsMet && !options.quick && !options.open) process.exitCode = 1
 }
 
-function getKind(name: string): FloodKind {
+function parseKind(name: string): FloodKind {
   const kind = FLOOD_KINDS.find((candidate) => candidate === name)
   if (!kind) throw new Error(`there is no flood ${name}; the floods are ${FLOOD_KINDS.join(', ')}`)
   return kind
 }
 
-interface Bench {
+interface Processes {
   proxy: Child
   load: LoadGenerator
   flooder: Child
 }
 
-/** Starts relay mode with a worker: then there is a socket to flood as well. */
-async function start(children: Children, folder: string): Promise<Bench> {
+/** Starts relay mode with a worker, so that there is a socket to flood as well. */
+async function startBench(children: Children, folder: string): Promise<Processes> {
   const engine = await startEngine(children, { tokensPerSecond: TOKENS_PER_SECOND })
   const targets = new Targets(children, engine.url)
   const keys = options.open ? [] : ['--admin-key', ADMIN_KEY, '--worker-key', WORKER_KEY]
   const proxy = await targets.startRelayWithoutWorkers({ db: join(folder, 'flood.db'), args: keys })
   await targets.startWorker(proxy.url.replace('//', `//:${WORKER_KEY}@`), 'flood')
-  await untilConnected(proxy.url, 1)
+  await waitForWorkers(proxy.url, 1)
   const script = join(import.meta.dirname, 'processes/flooder.ts')
   const flooder = await children.start({ name: 'flooder', args: [script], silent: true, ipc: true })
   return { proxy, load: await LoadGenerator.start(children), flooder }
@@ -114,15 +114,15 @@ interface Phase {
  * @param kind undefined: without a flood
  * @throws Error if one of the agent's requests fails
  */
-async function measure({ proxy, load, flooder }: Bench, kind: FloodKind | undefined): Promise<Phase> {
+async function measure({ proxy, load, flooder }: Processes, kind: FloodKind | undefined): Promise<Phase> {
   const durationMs = SECONDS * 1_000
   let maxRssMib = 0
   const sampler = setInterval(() => {
-    maxRssMib = Math.max(maxRssMib, rssMib(proxy.pid))
+    maxRssMib = Math.max(maxRssMib, getRssMib(proxy.pid))
   }, SAMPLE_MS)
   try {
     const flooding = kind && startFlood(flooder, { kind, url: proxy.url, durationMs, ...FLOODS[kind] })
-    const result = await load.run(agentsJob(proxy, durationMs))
+    const result = await load.run(createAgentsJob(proxy, durationMs))
     const flood = await flooding
     return { kind, load: result, flood, maxRssMib }
   } finally {
@@ -133,14 +133,14 @@ async function measure({ proxy, load, flooder }: Bench, kind: FloodKind | undefi
 async function startFlood({ process: flooder }: Child, job: FloodJob): Promise<FloodResult> {
   flooder.send(job)
   const [result] = await once(flooder, 'message', {
-    signal: AbortSignal.timeout(job.durationMs + PATIENCE_MS),
+    signal: AbortSignal.timeout(job.durationMs + CLOSE_TIMEOUT_MS),
   })
   return result as FloodResult
 }
 
-function agentsJob(proxy: Child, durationMs: number): LoadJob {
+function createAgentsJob(proxy: Child, durationMs: number): LoadJob {
   return {
-    url: callUrl(proxy),
+    url: getChatUrl(proxy.url),
     headers: { authorization: `Bearer ${ADMIN_KEY}` },
     bodyBytes: 1_000,
     growthBytes: 0,
@@ -149,7 +149,7 @@ function agentsJob(proxy: Child, durationMs: number): LoadJob {
     concurrency: AGENTS,
     durationMs,
     warmUpMs: 0,
-    callsPerSession: 20,
+    requestsPerSession: 20,
     watchPid: proxy.pid,
   }
 }
@@ -168,35 +168,35 @@ interface FloodRow {
 }
 
 function toRow(kind: FloodKind | undefined, phases: readonly Phase[]): FloodRow {
-  const own = phases.filter((phase) => phase.kind === kind)
+  const matching = phases.filter((phase) => phase.kind === kind)
   const median = (values: number[]) => quantile(values, 0.5)
   const getP99 = (of: readonly Phase[]) => median(of.map(({ load }) => load.p99Ms))
   return {
     kind: kind ?? 'quiet',
-    calls: own.reduce((sum, { load }) => sum + load.calls, 0),
-    p50Ms: median(own.map(({ load }) => load.p50Ms)),
-    p99Ms: getP99(own),
-    ratio: getP99(own) / getP99(phases.filter((phase) => phase.kind === undefined)),
-    cpuPercent: median(own.map(({ load }) => (100 * load.cpuSeconds) / load.seconds)),
-    maxRssMib: Math.max(...own.map(({ maxRssMib }) => maxRssMib)),
-    opened: median(own.map(({ flood }) => flood?.opened ?? 0)),
-    mostOpen: median(own.map(({ flood }) => flood?.mostOpen ?? 0)),
+    calls: matching.reduce((sum, { load }) => sum + load.calls, 0),
+    p50Ms: median(matching.map(({ load }) => load.p50Ms)),
+    p99Ms: getP99(matching),
+    ratio: getP99(matching) / getP99(phases.filter((phase) => phase.kind === undefined)),
+    cpuPercent: median(matching.map(({ load }) => (100 * load.cpuSeconds) / load.seconds)),
+    maxRssMib: Math.max(...matching.map(({ maxRssMib }) => maxRssMib)),
+    opened: median(matching.map(({ flood }) => flood?.opened ?? 0)),
+    mostOpen: median(matching.map(({ flood }) => flood?.mostOpen ?? 0)),
   }
 }
 
-function report(rows: readonly FloodRow[]): string {
-  return table(
+function renderReport(rows: readonly FloodRow[]): string {
+  return renderTable(
     ['flood', 'opened', 'most open', 'requests', 'p50 ms', 'p99 ms', 'p99 to quiet', 'CPU %', 'RSS MiB'],
     rows.map((row) => [
       row.kind,
-      figure(row.opened),
-      figure(row.mostOpen),
-      figure(row.calls),
-      figure(row.p50Ms),
-      figure(row.p99Ms),
-      figure(row.ratio),
-      figure(row.cpuPercent),
-      figure(row.maxRssMib),
+      formatFigure(row.opened),
+      formatFigure(row.mostOpen),
+      formatFigure(row.calls),
+      formatFigure(row.p50Ms),
+      formatFigure(row.p99Ms),
+      formatFigure(row.ratio),
+      formatFigure(row.cpuPercent),
+      formatFigure(row.maxRssMib),
     ]),
   )
 }

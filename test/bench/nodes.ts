@@ -10,14 +10,14 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { getProgram, PACKAGES } from '../helpers/balancer.ts'
+import { findProgram, PACKAGES } from '../helpers/balancer.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { type NodesFigures, runNodesKilled } from '../helpers/nodes-killed.ts'
 import { PostgresServer } from '../helpers/postgres.ts'
-import { describeMachine, machineLine } from './parts/machine.ts'
-import { faultsFor } from './parts/nodes-faults.ts'
-import { nodesThroughput } from './parts/nodes-throughput.ts'
-import { table } from './parts/table.ts'
+import { describeMachine, formatMachine } from './parts/machine.ts'
+import { injectNodeFaults } from './parts/nodes-faults.ts'
+import { measureNodesThroughput } from './parts/nodes-throughput.ts'
+import { renderTable } from './parts/table.ts'
 
 const { values: options } = parseArgs({
   options: {
@@ -31,7 +31,7 @@ const { values: options } = parseArgs({
 })
 
 const NODES = 4
-const CALLS = 6
+const REQUESTS = 6
 const COLUMNS = [
   'sessions',
   'finished',
@@ -43,36 +43,42 @@ const COLUMNS = [
   'twice',
 ] as const satisfies readonly (keyof NodesFigures)[]
 
-type Measured = NodesFigures & { way: string; faults: Record<string, number> }
+/** The figures of one way to balance requests. */
+type WayFigures = NodesFigures & { way: string; faults: Record<string, number> }
 
 await main()
 
 async function main(): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-nodes-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
-  console.log(`${machineLine(describeMachine(folder))}; seed ${options.seed}`)
+  console.log(`${formatMachine(describeMachine(folder))}; seed ${options.seed}`)
   const server = await PostgresServer.start({ fsync: 'on', max_connections: '200' })
-  const all: Measured[] = []
+  const results: WayFigures[] = []
   try {
     for (const way of options.ways.split(',').filter(Boolean)) {
-      if (way === 'haproxy' && getProgram(way) === undefined)
-        console.log(`HAProxy is not here (${PACKAGES.haproxy})`)
-      else all.push({ way, ...(await measure(server, way, join(folder, way))) })
+      if (way === 'haproxy' && findProgram(way) === undefined)
+        console.log(`HAProxy is not installed (${PACKAGES.haproxy})`)
+      else results.push({ way, ...(await measure(server, way, join(folder, way))) })
     }
-    if (all.length > 0) console.log(`\n${table(['requests to', ...COLUMNS, 'seconds'], all.map(toRow))}`)
-    for (const { way, faults } of all) console.log(`${way}: ${JSON.stringify(faults)}`)
-    if (options.throughput && getProgram('haproxy') !== undefined)
-      console.log(`\n${await nodesThroughput(server, folder)}`)
+    if (results.length > 0)
+      console.log(`\n${renderTable(['requests to', ...COLUMNS, 'seconds'], results.map(toRow))}`)
+    for (const { way, faults } of results) console.log(`${way}: ${JSON.stringify(faults)}`)
+    if (options.throughput && findProgram('haproxy') !== undefined)
+      console.log(`\n${await measureNodesThroughput(server, folder)}`)
   } finally {
     await server.end()
   }
-  if (options.json) writeFileSync(options.json, `${JSON.stringify(all, null, 2)}\n`)
-  if (!all.every(isComplete)) process.exitCode = 1
+  if (options.json) writeFileSync(options.json, `${JSON.stringify(results, null, 2)}\n`)
+  if (!results.every(isComplete)) process.exitCode = 1
 }
 
-async function measure(server: PostgresServer, way: string, folder: string): Promise<Omit<Measured, 'way'>> {
-  await using ends = new AsyncDisposableStack()
-  const teardown = (end: () => unknown) => ends.defer(async () => void (await end()))
+async function measure(
+  server: PostgresServer,
+  way: string,
+  folder: string,
+): Promise<Omit<WayFigures, 'way'>> {
+  await using stack = new AsyncDisposableStack()
+  const teardown = (end: () => unknown) => stack.defer(async () => void (await end()))
   const database = new URL(await server.newDatabase()).pathname.slice(1)
   const links = Array.from({ length: NODES }, () => new DatabaseLink(server.port))
   const db: string[] = []
@@ -84,9 +90,13 @@ async function measure(server: PostgresServer, way: string, folder: string): Pro
   const figures = await runNodesKilled(
     { teardown },
     {
-      ...{ balancer: way === 'in-turn' ? 'in turn' : 'haproxy', db, calls: CALLS, folder },
+      ...{ balancer: way === 'in-turn' ? 'round robin' : 'haproxy', db, requests: REQUESTS, folder },
       faults: async ({ nodes }) => {
-        faults = await faultsFor(Number(options.seconds), Number(options.seed), { nodes, links, server })
+        faults = await injectNodeFaults(Number(options.seconds), Number(options.seed), {
+          nodes,
+          links,
+          server,
+        })
       },
     },
   )
@@ -97,7 +107,7 @@ function isComplete({ sessions, finished, lost, untrained, twice, listed }: Node
   return finished === sessions && listed === sessions && lost + untrained + twice === 0
 }
 
-function toRow(measured: Measured): string[] {
+function toRow(measured: WayFigures): string[] {
   const counts = COLUMNS.map((name) => measured[name].toLocaleString('en-US'))
   return [measured.way, ...counts, measured.seconds.toFixed(1)]
 }

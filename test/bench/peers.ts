@@ -1,25 +1,25 @@
 /**
  * npm run bench:peers -- [--quick] [--peers pipe,llm-proxy,…] [--loads small,large,replay] [--runs 3] [--json FILE]
  *
- * Compares llm-proxy with alternatives from PyPI, under one load and in front of one engine, and checks what those that
- * record have recorded. README.md explains the figures.
+ * Compares llm-proxy with alternatives from PyPI, under one load and in front of one engine, and checks what the
+ * recorders among them have recorded. README.md explains the figures.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { NotForThisMachine } from '../engines/vllm/install.ts'
+import { UnsupportedMachineError } from '../engines/vllm/install.ts'
 import { Children } from './parts/children.ts'
-import { LoadGenerator } from './parts/load.ts'
-import { describeMachine, machineLine } from './parts/machine.ts'
+import { LoadGenerator } from './parts/load-generator.ts'
+import { describeMachine, formatMachine } from './parts/machine.ts'
 import { startReplayer } from './parts/replay-targets.ts'
 import { startEngine } from './parts/start-engine.ts'
-import { table } from './parts/table.ts'
-import { PEERS, type Peer, TOKENS } from './peers/catalog.ts'
+import { renderTable } from './parts/table.ts'
+import { LLM_PROXY_TOKEN_MODE, PEERS, type Peer } from './peers/catalog.ts'
+import { measureEcho } from './peers/echo.ts'
 import { installPeer } from './peers/install.ts'
-import { kill } from './peers/killed.ts'
-import { type Cell, LOAD_NAMES, loadsTable, measure, type Stage } from './peers/loads.ts'
-import { echoed } from './peers/tidied.ts'
+import { measureKill } from './peers/kill.ts'
+import { type Cell, LOAD_NAMES, measure, renderLoads, type Stage } from './peers/loads.ts'
 
 const { values: options } = parseArgs({
   options: {
@@ -30,8 +30,8 @@ const { values: options } = parseArgs({
     json: { type: 'string' },
   },
 })
-const FULL = { durationMs: 5_000, warmUpMs: 1_500, concurrency: 16, calls: 400 }
-const QUICK = { durationMs: 200, warmUpMs: 0, concurrency: 4, calls: 20 }
+const FULL = { durationMs: 5_000, warmUpMs: 1_500, concurrency: 16, requests: 400 }
+const QUICK = { durationMs: 200, warmUpMs: 0, concurrency: 4, requests: 20 }
 
 await main()
 
@@ -39,7 +39,7 @@ async function main(): Promise<void> {
   const plan = options.quick ? QUICK : FULL
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-peers-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
-  console.log(`${machineLine(describeMachine(folder))}, ${new Date().toISOString().slice(0, 10)}`)
+  console.log(`${formatMachine(describeMachine(folder))}, ${new Date().toISOString().slice(0, 10)}`)
   await using children = new Children()
   const stage: Stage = {
     ...plan,
@@ -51,26 +51,26 @@ async function main(): Promise<void> {
   const selected = options.peers.split(',')
   const peers = await install(PEERS.filter(({ name }) => selected.includes(name)))
   const cells = await measureAll(stage, peers)
-  console.log(`\n${loadsTable(cells)}`)
+  console.log(`\n${renderLoads(cells)}`)
   const recorders = peers.filter(({ record }) => record !== undefined)
-  const kills = await killAll(stage, recorders, plan.calls)
+  const kills = await killAll(stage, recorders, plan.requests)
   const echoes = await echoAll(stage, recorders)
   if (options.json) writeFileSync(options.json, `${JSON.stringify({ cells, kills, echoes }, null, 2)}\n`)
 }
 
 /** Returns the peers that this machine can run; others are reported with the reason. */
 async function install(peers: readonly Peer[]): Promise<Peer[]> {
-  const here: Peer[] = []
+  const supported: Peer[] = []
   for (const peer of peers) {
     try {
       if (peer.requirement !== undefined) await installPeer(peer.requirement, console.error)
-      here.push(peer)
+      supported.push(peer)
     } catch (error) {
-      if (!(error instanceof NotForThisMachine)) throw error
+      if (!(error instanceof UnsupportedMachineError)) throw error
       console.log(`${peer.name} is skipped: ${error.message}`)
     }
   }
-  return here
+  return supported
 }
 
 /** Measures all peers alternately, so that changes in the machine's speed affect all alike. */
@@ -80,40 +80,47 @@ async function measureAll(stage: Stage, peers: readonly Peer[]): Promise<Cell[]>
   for (let run = 0; run < Number(options.runs); run += 1) {
     for (const cell of cells) {
       const peer = peers.find(({ name }) => name === cell.peer)!
-      await orReport(peer, async () => cell.runs.push(await measure(stage, peer, cell.load, run)))
+      await runOrReport(peer, async () => cell.runs.push(await measure(stage, peer, cell.load, run)))
     }
   }
   return cells
 }
 
-async function killAll(stage: Stage, peers: readonly Peer[], calls: number) {
+async function killAll(stage: Stage, peers: readonly Peer[], requests: number) {
   const rows: string[][] = []
   for (const stream of [false, true]) {
     for (const peer of peers) {
-      await orReport(peer, async () => {
-        const plan = { stream, calls, agents: stage.concurrency }
-        const { acknowledged, onRecord } = await kill(peer, stage.engineUrl, stage.folder, plan)
-        const lost = acknowledged - onRecord
+      await runOrReport(peer, async () => {
+        const plan = { stream, requests, agents: stage.concurrency }
+        const { acknowledged, recorded } = await measureKill(peer, stage.engineUrl, stage.folder, plan)
+        const lost = acknowledged - recorded
         rows.push([
           peer.name,
           stream ? 'streamed' : 'complete',
-          ...[acknowledged, onRecord, lost].map(String),
+          ...[acknowledged, recorded, lost].map(String),
         ])
       })
     }
   }
-  console.log(`\n${table(['killed', 'responses', 'acknowledged', 'recorded', 'lost'], rows)}`)
+  console.log(`\n${renderTable(['killed', 'responses', 'acknowledged', 'recorded', 'lost'], rows)}`)
   return rows
 }
 
 async function echoAll(stage: Stage, peers: readonly Peer[]) {
   const rows: string[][] = []
   for (const tidies of [false, true]) {
-    for (const peer of [...peers, ...(peers.some(({ name }) => name === 'llm-proxy') ? [TOKENS] : [])]) {
-      await orReport(peer, async () => {
-        const { sampled, trained, again, sequences, tokens } = await echoed(peer, stage.folder, tidies)
-        const figures = [sampled, trained, again, sequences, tokens].map(String)
-        rows.push([peer.name, tidies ? 'tidied' : 'as heard', ...figures])
+    for (const peer of [
+      ...peers,
+      ...(peers.some(({ name }) => name === 'llm-proxy') ? [LLM_PROXY_TOKEN_MODE] : []),
+    ]) {
+      await runOrReport(peer, async () => {
+        const { sampled, trained, trainedAgain, sequences, tokens } = await measureEcho(
+          peer,
+          stage.folder,
+          tidies,
+        )
+        const figures = [sampled, trained, trainedAgain, sequences, tokens].map(String)
+        rows.push([peer.name, tidies ? 'tidied' : 'exact', ...figures])
       })
     }
   }
@@ -126,12 +133,12 @@ async function echoAll(stage: Stage, peers: readonly Peer[]) {
     'sequences',
     'tokens in them',
   ]
-  console.log(`\n${table(head, rows)}`)
+  console.log(`\n${renderTable(head, rows)}`)
   return rows
 }
 
-/** Reports a peer that fails with its error, and continues with the others. */
-async function orReport(peer: Peer, run: () => Promise<unknown>): Promise<void> {
+/** Reports the error of a peer that fails, so that the others continue. */
+async function runOrReport(peer: Peer, run: () => Promise<unknown>): Promise<void> {
   try {
     await run()
   } catch (error) {

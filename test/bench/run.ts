@@ -12,12 +12,12 @@ import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { PostgresServer } from '../helpers/postgres.ts'
 import { Children } from './parts/children.ts'
-import { LoadGenerator } from './parts/load.ts'
-import { describeMachine, machineLine } from './parts/machine.ts'
+import { LoadGenerator } from './parts/load-generator.ts'
+import { describeMachine, formatMachine } from './parts/machine.ts'
 import { replaceSections } from './parts/results-page.ts'
 import { startEngine } from './parts/start-engine.ts'
-import { table } from './parts/table.ts'
-import { IN_POSTGRES, TARGET_NAMES, USUAL_TARGETS } from './parts/targets.ts'
+import { renderTable } from './parts/table.ts'
+import { DEFAULT_TARGETS, POSTGRES_TARGET, TARGET_NAMES } from './parts/targets.ts'
 import { large, small, stream } from './rows/comparisons.ts'
 import { crowd } from './rows/crowd.ts'
 import { details } from './rows/details.ts'
@@ -54,7 +54,7 @@ const { values: options } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
     rows: { type: 'string', default: Object.keys(ROWS).join() },
-    targets: { type: 'string', default: USUAL_TARGETS.join() },
+    targets: { type: 'string', default: DEFAULT_TARGETS.join() },
     loads: { type: 'string', default: '' },
     json: { type: 'string' },
     'cpu-prof': { type: 'string' },
@@ -67,22 +67,22 @@ const { values: options } = parseArgs({
 await main()
 
 async function main(): Promise<void> {
-  const rows = choose(options.rows, Object.keys(ROWS) as (keyof typeof ROWS)[])
-  const targetNames = choose(options.targets, TARGET_NAMES)
+  const rows = parseNames(options.rows, Object.keys(ROWS) as (keyof typeof ROWS)[])
+  const targetNames = parseNames(options.targets, TARGET_NAMES)
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-bench-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
   const machine = describeMachine(folder)
-  console.log(machineLine(machine))
+  console.log(formatMachine(machine))
   const startedAt = Date.now()
   await using children = new Children()
-  await using databases = new AsyncDisposableStack()
+  await using stack = new AsyncDisposableStack()
   const eventsPerWrite = Number(options['events-per-write'])
   const bench: Bench = {
     engineUrl: (await startEngine(children, { eventsPerWrite })).url,
     eventsPerWrite,
     load: await LoadGenerator.start(children),
     folder,
-    postgres: targetNames.includes(IN_POSTGRES) ? await startPostgres(databases) : undefined,
+    postgres: targetNames.includes(POSTGRES_TARGET) ? await startPostgres(stack) : undefined,
     quick: options.quick,
     rounds: options.rounds === undefined ? undefined : Number(options.rounds),
     targetNames,
@@ -96,20 +96,20 @@ async function main(): Promise<void> {
     console.log(`\n${result.report}`)
   }
   // The figures of a quick run are not reliable, so no aim can be judged by them.
-  if (!bench.quick) console.log(`\n${aimsTable(results.flatMap((result) => result.aims))}`)
+  if (!bench.quick) console.log(`\n${renderAims(results.flatMap((result) => result.aims))}`)
   console.log(`\n${Math.round((Date.now() - startedAt) / 1000)} s`)
   if (options.json)
     writeFileSync(
       options.json,
       `${JSON.stringify({ machine, quick: bench.quick, eventsPerWrite, results }, null, 2)}\n`,
     )
-  if (options.write) writeResults(results, machineLine(machine))
+  if (options.write) writeResults(results, formatMachine(machine))
 }
 
-/** Starts a server as the default durability requires it. */
-async function startPostgres(databases: AsyncDisposableStack): Promise<PostgresServer> {
+/** Starts a server that the default durability accepts. */
+async function startPostgres(stack: AsyncDisposableStack): Promise<PostgresServer> {
   const server = await PostgresServer.start({ fsync: 'on' })
-  databases.defer(() => server.end())
+  stack.defer(() => server.end())
   return server
 }
 
@@ -122,14 +122,14 @@ function writeResults(results: readonly RowResult[], machine: string): void {
   writeFileSync(path, replaceSections(readFileSync(path, 'utf8'), results, context))
 }
 
-function choose<Name extends string>(list: string, known: readonly Name[]): Name[] {
+function parseNames<Name extends string>(list: string, known: readonly Name[]): Name[] {
   const names = list.split(',')
   const unknown = names.find((name) => !known.includes(name as Name))
   if (unknown !== undefined) throw new Error(`there is no ${unknown}; known are ${known.join(', ')}`)
   return names as Name[]
 }
 
-function aimsTable(aims: readonly Aim[]): string {
+function renderAims(aims: readonly Aim[]): string {
   const rows = aims.map(({ what, wanted, measured, met }) => [what, wanted, measured, met ? 'met' : 'missed'])
-  return table(['aim', 'wanted', 'measured', ''], rows)
+  return renderTable(['aim', 'wanted', 'measured', ''], rows)
 }

@@ -1,7 +1,7 @@
 /**
- * `node test/bench/search-index.ts [TURNS]`: what the search index costs and saves. Sessions of twenty turns read and
- * write files of this repository. CPU time is of the whole process, all threads; commits are timed with and without
- * concurrent indexing.
+ * `node test/bench/search-index.ts [TURNS]`: measures the search index. Sessions of twenty turns read and write files of
+ * this repository. CPU time is that of all threads of the process; commits are timed with and without concurrent
+ * indexing.
  */
 import { globSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -13,44 +13,44 @@ import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import { aTurn, createSession, record } from '../conformance/turn-store.ts'
 
 const TURNS = Number(process.argv[2] ?? 20_000)
-const PER_SESSION = 20
+const TURNS_PER_SESSION = 20
 /** The content that a turn adds: the result of a tool, and a completion with a tool call. */
 const OUTPUT_CHARS = 2_000
-const ANSWER_CHARS = 500
+const COMPLETION_CHARS = 500
 const SYSTEM_CHARS = 20_000
-const AT_ONCE = 16
-/** Texts that occur in few turns, and only in this file's. */
-const WANTED = ['keepIndexing(', 'zebra crossing']
+const CONCURRENCY = 16
+/** Texts that occur in few turns: only in those with excerpts of this file. */
+const QUERIES = ['keepIndexing(', 'zebra crossing']
 
 const ROOT = join(import.meta.dirname, '../..')
 const CORPUS = globSync('{src,docs,test}/**/*.{ts,md}', { cwd: ROOT })
   .map((path) => readFileSync(join(ROOT, path), 'utf8'))
   .join('\n')
-const createChunk = (index: number, chars: number) => {
+const getExcerpt = (index: number, chars: number) => {
   const start = (index * 7_919) % (CORPUS.length - chars)
   return CORPUS.slice(start, start + chars)
 }
-const message = (role: string, content: string) => JSON.stringify({ role, content })
+const createMessage = (role: string, content: string) => JSON.stringify({ role, content })
 
-async function recordSession(store: TurnStore, session: number, tookMs: number[]): Promise<void> {
+async function recordSession(store: TurnStore, session: number, durationsMs: number[]): Promise<void> {
   const sessionId = `s${session}`
   await store.createSession(createSession(sessionId))
   const messages = [
-    message('system', createChunk(0, SYSTEM_CHARS)),
-    message('user', createChunk(session, 300)),
+    createMessage('system', getExcerpt(0, SYSTEM_CHARS)),
+    createMessage('user', getExcerpt(session, 300)),
   ]
-  for (let index = 0; index < PER_SESSION; index++) {
-    const completionText = createChunk(session * 31 + index, ANSWER_CHARS)
+  for (let index = 0; index < TURNS_PER_SESSION; index++) {
+    const completionText = getExcerpt(session * 31 + index, COMPLETION_CHARS)
     const startedAtMs = performance.now()
     const requestMessages = [...messages]
     await record(store, aTurn(`${sessionId}-${index}`, { sessionId, index, requestMessages }), {
       sessionId,
       completionText,
     })
-    tookMs.push(performance.now() - startedAtMs)
+    durationsMs.push(performance.now() - startedAtMs)
     messages.push(
-      message('assistant', completionText),
-      message('tool', createChunk(session * 37 + index, OUTPUT_CHARS)),
+      createMessage('assistant', completionText),
+      createMessage('tool', getExcerpt(session * 37 + index, OUTPUT_CHARS)),
     )
   }
 }
@@ -60,26 +60,30 @@ async function recordSession(store: TurnStore, session: number, tookMs: number[]
  * @returns milliseconds of CPU time per turn, and the duration of commits
  */
 async function recordAll(store: TurnStore, from: number) {
-  const tookMs: number[] = []
-  const startedAtMs = process.cpuUsage()
-  const sessions = TURNS / PER_SESSION
-  for (let session = 0; session < sessions; session += AT_ONCE) {
-    const some = Array.from({ length: AT_ONCE }, (_, index) =>
-      recordSession(store, from + session + index, tookMs),
+  const durationsMs: number[] = []
+  const startCpu = process.cpuUsage()
+  const sessions = TURNS / TURNS_PER_SESSION
+  for (let session = 0; session < sessions; session += CONCURRENCY) {
+    const batch = Array.from({ length: CONCURRENCY }, (_, index) =>
+      recordSession(store, from + session + index, durationsMs),
     )
-    await Promise.all(some)
+    await Promise.all(batch)
   }
-  tookMs.sort((a, b) => a - b)
-  const getQuantile = (share: number) => tookMs[Math.floor(tookMs.length * share)]!.toFixed(2)
-  return { cpuMs: cpuSince(startedAtMs) / tookMs.length, p50: getQuantile(0.5), p99: getQuantile(0.99) }
+  durationsMs.sort((a, b) => a - b)
+  const getQuantile = (share: number) => durationsMs[Math.floor(durationsMs.length * share)]!.toFixed(2)
+  return {
+    cpuMs: getCpuMsSince(startCpu) / durationsMs.length,
+    p50: getQuantile(0.5),
+    p99: getQuantile(0.99),
+  }
 }
 
-function cpuSince(startedAtMs: NodeJS.CpuUsage): number {
-  const { user, system } = process.cpuUsage(startedAtMs)
+function getCpuMsSince(start: NodeJS.CpuUsage): number {
+  const { user, system } = process.cpuUsage(start)
   return (user + system) / 1_000
 }
 
-async function find(store: TurnStore, wanted: string) {
+async function measureSearch(store: TurnStore, wanted: string) {
   const startedAtMs = performance.now()
   let [hits, pages] = [0, 0]
   let cursor: string | undefined
@@ -96,15 +100,15 @@ async function find(store: TurnStore, wanted: string) {
  * Builds the index without the pauses in which a proxy does its other work.
  * @returns milliseconds of CPU time
  */
-function indexAll(): number {
+function buildIndex(): number {
   const db = openForReading(path)
   const reader = createReader(db, 1024 * 1024, { path: `${path}-search`, mayWrite: true })
-  const startedAtMs = process.cpuUsage()
+  const start = process.cpuUsage()
   while (reader.indexSome());
-  const took = cpuSince(startedAtMs)
+  const cpuMs = getCpuMsSince(start)
   reader.close()
   db.close()
-  return took
+  return cpuMs
 }
 
 const folder = mkdtempSync(join(tmpdir(), 'search-index-'))
@@ -113,14 +117,14 @@ const open = (searchIndex: boolean) => openSqliteStore({ path, durability: 'powe
 try {
   const plain = await open(false)
   console.log('commits without index', await recordAll(plain, 0))
-  for (const wanted of WANTED) console.log('no index', wanted, await find(plain, wanted))
+  for (const wanted of QUERIES) console.log('no index', wanted, await measureSearch(plain, wanted))
   await plain.close()
 
-  console.log('CPU ms a turn to index it', (indexAll() / TURNS).toFixed(3))
+  console.log('CPU ms of indexing per turn', (buildIndex() / TURNS).toFixed(3))
   console.log('MB of database, index', statSync(path).size / 1e6, statSync(`${path}-search`).size / 1e6)
   const indexed = await open(true)
-  for (const wanted of WANTED) console.log('index', wanted, await find(indexed, wanted))
-  console.log('commits while it is kept', await recordAll(indexed, TURNS))
+  for (const wanted of QUERIES) console.log('index', wanted, await measureSearch(indexed, wanted))
+  console.log('commits with concurrent indexing', await recordAll(indexed, TURNS))
   await indexed.close()
 } finally {
   rmSync(folder, { recursive: true, force: true })

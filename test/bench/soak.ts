@@ -13,25 +13,25 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Children } from './parts/children.ts'
-import { describeMachine, machineLine } from './parts/machine.ts'
+import { describeMachine, formatMachine } from './parts/machine.ts'
 import { quantile } from './parts/statistics.ts'
-import { figure, percent, table } from './parts/table.ts'
+import { formatFigure, formatPercent, renderTable } from './parts/table.ts'
 import { seededRandom } from './parts/text.ts'
 import { createCounts, runAgents, type SoakCounts } from './soak/agents.ts'
-import { drawCurve } from './soak/curve.ts'
+import { drawChart } from './soak/chart.ts'
 import { type HostileCounts, isHostileTime, runHostile } from './soak/hostile.ts'
+import { injectFaults } from './soak/inject-faults.ts'
 import { LinkCutter } from './soak/link-cutter.ts'
 import { getTimes, type SoakPlan } from './soak/plan.ts'
-import { computeGrowth, isFlat, type Measured, Sampler } from './soak/samples.ts'
-import { makeTrouble } from './soak/troubles.ts'
+import { computeGrowth, isFlat, type Measurements, Sampler } from './soak/samples.ts'
 import { SoakWorld } from './soak/world.ts'
 
 const MEAN_LINK_LIFE_MS = 30_000
 const SAMPLE_MS = 1_000
-const TOLD_EVERY_MS = 60_000
+const REPORT_EVERY_MS = 60_000
 const SHOWN_FAULTS = 20
 /** The limit of p99 beside hostile agents relative to p99 without them. */
-const WANTED_RATIO = 3
+const MAX_RATIO = 3
 /** The first leg's processes start before the clock does. */
 const START_MS = 15_000
 
@@ -55,7 +55,7 @@ await main()
 async function main(): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-soak-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
-  const machine = machineLine(describeMachine(folder))
+  const machine = formatMachine(describeMachine(folder))
   console.log(machine)
   const plan: SoakPlan = {
     seconds: options.hours === undefined ? Number(options.seconds) : 3_600 * Number(options.hours),
@@ -67,23 +67,23 @@ async function main(): Promise<void> {
     durability: options.durability === 'process' ? 'process' : 'power',
   }
   const result = await soak(plan, join(folder, 'soak.db'))
-  print(plan, result)
-  const { tally: counts, hostile, world, ...measured } = result
+  printReport(plan, result)
+  const { counts, hostile, world, ...measured } = result
   const { kills, stallsMs } = world
   if (options.json)
     writeFileSync(
       options.json,
       `${JSON.stringify({ machine, plan, kills, stallsMs, tally: counts, hostile, ...measured }, null, 1)}\n`,
     )
-  const caption = `${plan.sessions} sessions at once, ${counts.calls} calls; shaded: local and relay, chat and token mode by turns`
-  if (options.svg) writeFileSync(options.svg, drawCurve({ ...measured, times: counts.times }, caption))
+  const caption = `${plan.sessions} sessions at once, ${counts.calls} requests; shaded: local and relay, chat and token mode alternately`
+  if (options.svg) writeFileSync(options.svg, drawChart({ ...measured, times: counts.times }, caption))
   const faults = [...world.faults, ...counts.faults, ...hostile.faults]
-  const isGood = faults.length === 0 && stallsMs.length === 0 && besideHostile(result).ratio <= WANTED_RATIO
+  const isGood = faults.length === 0 && stallsMs.length === 0 && compareP99(result).ratio <= MAX_RATIO
   if (!isGood || !computeGrowth({ ...measured, times: counts.times }).every(isFlat)) process.exitCode = 1
 }
 
-interface SoakResult extends Omit<Measured, 'times'> {
-  tally: SoakCounts
+interface SoakResult extends Omit<Measurements, 'times'> {
+  counts: SoakCounts
   hostile: HostileCounts
   world: SoakWorld
   cuts: number
@@ -99,88 +99,88 @@ async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
     { db, ttlS, durability: plan.durability, workers: plan.workers },
     links,
   )
-  await world.begin(legs[0]!)
+  await world.startLeg(legs[0]!)
   const random = seededRandom(plan.seed)
   using sampler = new Sampler(world, db, SAMPLE_MS)
   using cutter = new LinkCutter(world.links, MEAN_LINK_LIFE_MS, seededRandom(plan.seed + 1))
   const counts = createCounts()
   const hostile: HostileCounts = { calls: 0, statuses: {}, faults: [] }
-  using _told = reportFrom(counts, world)
+  using _reports = startReports(counts, world)
   const untilMs = legs.at(-1)!.toMs
   await Promise.all([
-    makeTrouble(world, legs, random),
+    injectFaults(world, legs, random),
     runAgents(world, { count: plan.sessions, untilMs, thinkMs, seed: plan.seed }, counts),
     runHostile(world, { count: plan.hostile, legs, seed: plan.seed }, hostile),
   ])
   world.release()
-  return { legs, samples: sampler.samples, tally: counts, hostile, world, cuts: cutter.cuts }
+  return { legs, samples: sampler.samples, counts, hostile, world, cuts: cutter.cuts }
 }
 
-function reportFrom(counts: SoakCounts, world: SoakWorld): Disposable {
+function startReports(counts: SoakCounts, world: SoakWorld): Disposable {
   let reportedCount = 0
   const timer = setInterval(() => {
     const faults = [...world.faults, ...counts.faults]
     const { calls, sessions, endings, codes } = counts
-    const { answered: responded, refused: rejected, broken } = endings
+    const { answered, refused, broken } = endings
     console.log(
-      `… ${calls} calls in ${sessions} sessions: answered ${responded}, refused ${rejected} ${JSON.stringify(codes)}, ` +
+      `… ${calls} requests in ${sessions} sessions: completed ${answered}, rejected ${refused} ${JSON.stringify(codes)}, ` +
         `broken ${broken}; ${faults.length} faults`,
     )
     for (const fault of faults.slice(reportedCount, reportedCount + SHOWN_FAULTS))
       console.log(`  ${fault.split('\n')[0]}`)
     reportedCount = faults.length
-  }, TOLD_EVERY_MS)
+  }, REPORT_EVERY_MS)
   return { [Symbol.dispose]: () => clearInterval(timer) }
 }
 
 /** Compares the p99 of completed requests, in milliseconds, for which the proxy was available all the time. */
-function besideHostile({ legs, tally: { times } }: SoakResult): {
+function compareP99({ legs, counts: { times } }: SoakResult): {
   alone: number
   beside: number
   ratio: number
 } {
-  const full = times.filter(({ wasAway }) => !wasAway)
+  const uninterrupted = times.filter(({ wasAway }) => !wasAway)
   const p99 = (hostile: boolean) =>
     quantile(
-      full.filter(({ atMs }) => isHostileTime(legs, atMs) === hostile).map(({ ms }) => ms),
+      uninterrupted.filter(({ atMs }) => isHostileTime(legs, atMs) === hostile).map(({ ms }) => ms),
       0.99,
     )
   const [alone, beside] = [p99(false), p99(true)]
   return { alone, beside, ratio: beside / alone }
 }
 
-function print({ seconds, sessions }: SoakPlan, result: SoakResult): void {
-  const { tally: counts, hostile, world, legs, samples, cuts } = result
-  const { answered: responded, refused: rejected, left, broken } = counts.endings
+function printReport({ seconds, sessions }: SoakPlan, result: SoakResult): void {
+  const { counts, hostile, world, legs, samples, cuts } = result
+  const { answered, refused, left, broken } = counts.endings
   const codes = Object.entries(counts.codes).map(([code, count]) => `${code} ${count}`)
   const { proxy, worker, engine, updates } = world.kills
   const times = counts.times.map(({ ms }) => ms)
   const faults = [...world.faults, ...counts.faults, ...hostile.faults]
-  const { alone, beside, ratio } = besideHostile(result)
+  const { alone, beside, ratio } = compareP99(result)
   const rss = samples.map(({ proxyMib }) => proxyMib).filter((mib) => mib > 0)
   console.log(`${seconds} s in ${legs.length} legs, ${sessions} sessions at once
 kills      proxy ${proxy}, workers ${worker}, engines ${engine}; ${cuts} links cut; weights replaced ${updates} times
 sessions   ${counts.sessions}, of which ${counts.abandoned} were never ended
-calls      ${counts.calls}, p50 ${figure(quantile(times, 0.5))} ms, p99 ${figure(quantile(times, 0.99))} ms, the longest ${figure(counts.longestMs / 1000)} s
-answered   ${responded}, each recorded with its ids, and trained once
-refused    ${rejected}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
-left       ${left}
+requests   ${counts.calls}, p50 ${formatFigure(quantile(times, 0.5))} ms, p99 ${formatFigure(quantile(times, 0.99))} ms, the longest ${formatFigure(counts.longestMs / 1000)} s
+completed  ${answered}, each recorded with its ids, and trained once
+rejected   ${refused}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
+cancelled  ${left}
 broken     ${broken} while the proxy was unavailable
-hostile    ${hostile.calls} ${JSON.stringify(hostile.statuses)}; p99 beside them ${figure(beside)} ms, without ${figure(alone)} ms (${figure(ratio)} times)
-memory     proxy ${figure(quantile(rss, 0.5))} MiB, at most ${figure(Math.max(...rss))}
-stalls     ${world.stallsMs.length}${world.stallsMs.length > 0 ? `, the longest ${figure(Math.max(...world.stallsMs))} ms` : ''}`)
+hostile    ${hostile.calls} ${JSON.stringify(hostile.statuses)}; p99 beside them ${formatFigure(beside)} ms, without ${formatFigure(alone)} ms (${formatFigure(ratio)} times)
+memory     proxy ${formatFigure(quantile(rss, 0.5))} MiB, at most ${formatFigure(Math.max(...rss))}
+stalls     ${world.stallsMs.length}${world.stallsMs.length > 0 ? `, the longest ${formatFigure(Math.max(...world.stallsMs))} ms` : ''}`)
   const growth = computeGrowth({ legs, samples, times: counts.times })
   const rows = growth.map((each) => {
     const { what, second, last, unit } = each
     return [
       what,
-      `${figure(second)} ${unit}`,
-      `${figure(last)} ${unit}`,
-      percent(last / second - 1),
+      `${formatFigure(second)} ${unit}`,
+      `${formatFigure(last)} ${unit}`,
+      formatPercent(last / second - 1),
       isFlat(each) ? 'flat' : 'GROWS',
     ]
   })
-  if (rows.length > 0) console.log(table(['', 'second round', 'last round', 'growth', ''], rows))
+  if (rows.length > 0) console.log(renderTable(['', 'second round', 'last round', 'growth', ''], rows))
   console.log(`${faults.length} faults`)
   for (const fault of faults.slice(0, SHOWN_FAULTS)) console.log(`  ${fault.split('\n')[0]}`)
 }

@@ -1,8 +1,8 @@
-/** Guarantees of the standalone executable beyond those of a checkout; `run` describes where these tests run. */
+/** Guarantees of the standalone executable beyond those of a checkout; `run` describes the environment of the tests. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { ended, killChild, type PipedProcess, waitForOutput } from '../helpers/children.ts'
+import { killChild, type PipedProcess, waitForExit, waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 
@@ -37,7 +37,7 @@ t.test('it writes only its database in its folder, and one folder among the temp
   const { child, url } = await serve(t, join(root, 'data'), env)
   t.equal(await sendRequest(url, 'first'), 200)
   child.kill('SIGTERM')
-  t.strictSame(await ended(child), [0, null])
+  t.strictSame(await waitForExit(child), [0, null])
   const files = ['llm-proxy.db', 'llm-proxy.db.lock']
   t.strictSame(readdirSync(join(root, 'data')), files)
   t.strictSame(readdirSync(join(root, 'temporary')), ['llm-proxy-65532'])
@@ -105,7 +105,7 @@ t.test('below a base path and with keys, every viewer works on one database', as
   const { url } = await serve(t, cwd, env)
   t.match(url, /\/llm$/)
   t.equal(await sendRequest(url, 'first', { authorization: `Bearer ${admin}` }), 200)
-  await looksOn(t, url, view)
+  await checkViewer(t, url, view)
 
   const flags = ['--url', url, '--admin-key', view]
   t.match(await runLlmProxy(['workers', 'list', ...flags]), { code: 0, stdout: /embedded/ })
@@ -118,12 +118,12 @@ t.test('below a base path and with keys, every viewer works on one database', as
 
   const viewer = startLlmProxy(['view', '--port', '0', '--base-path', '/llm', '--view-key', view], { cwd })
   t.teardown(() => killChild(viewer))
-  const [viewed] = await waitForOutput(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
-  await looksOn(t, viewed, view)
+  const [viewerUrl] = await waitForOutput(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
+  await checkViewer(t, viewerUrl, view)
 })
 
-/** Requests the inspector's page and its data. */
-async function looksOn(t: Test, url: string, key: string): Promise<void> {
+/** Checks that the inspector's page is public and that its data requires the key. */
+async function checkViewer(t: Test, url: string, key: string): Promise<void> {
   const page = await fetch(`${url}/ui`)
   t.match(await page.text(), /<script [^>]*src="[^"]*app\.js"/)
   t.equal((await fetch(`${url}/ui/app.js`)).status, 200)
@@ -139,7 +139,7 @@ t.test('it exports spans where the environment names a receiver', async (t) => {
   const { child, url } = await serve(t, t.testdir(), { OTEL_EXPORTER_OTLP_ENDPOINT: receiver.url })
   t.equal(await sendRequest(url, 'first'), 200)
   child.kill('SIGTERM')
-  t.strictSame(await ended(child), [0, null])
+  t.strictSame(await waitForExit(child), [0, null])
   t.strictSame(receiver.spans.map(({ name }) => name).sort(), [
     'POST /:sessionId/v1/chat/completions',
     'chat',

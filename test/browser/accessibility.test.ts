@@ -1,4 +1,4 @@
-/** Every screen of the inspector, light and dark, checked by axe-core for readability and keyboard access. */
+/** axe-core checks every screen of the inspector, light and dark, for readability and keyboard access. */
 import { existsSync, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { type Browser, chromium, type Page } from 'playwright-core'
@@ -22,17 +22,17 @@ const SCREENS: readonly { path: string; shows: string; keys?: string; opens?: st
   { path: 'search?text=looking', shows: 'turn 0' },
 ]
 
-interface Finding {
+interface Violation {
   id: string
   impact: string | null
   nodes: { target: string[]; failureSummary: string }[]
 }
 
-async function findings(page: Page, options: object = {}): Promise<object[]> {
-  // Not added as a script of the page, which its content security policy would block.
+async function findViolations(page: Page, options: object = {}): Promise<object[]> {
+  // The page's content security policy would block a script element.
   await page.evaluate(AXE)
   const { violations } = (await page.evaluate(`axe.run(${JSON.stringify(options)})`)) as {
-    violations: Finding[]
+    violations: Violation[]
   }
   return violations.map(({ id, impact, nodes }) => ({
     id,
@@ -41,16 +41,16 @@ async function findings(page: Page, options: object = {}): Promise<object[]> {
   }))
 }
 
-/** In a narrow window more elements scroll, which must be possible by keyboard. */
+/** In a narrow window more elements scroll, which the keyboard must be able to do. */
 const NARROW = { runOnly: ['scrollable-region-focusable'] }
 
 t.test('axe-core', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, async (t) => {
   const browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] })
   t.teardown(() => browser.close())
-  for (const colorScheme of ['light', 'dark'] as const) await judge(t, browser, colorScheme)
+  for (const colorScheme of ['light', 'dark'] as const) await checkScreens(t, browser, colorScheme)
 })
 
-async function judge(t: Test, browser: Browser, colorScheme: 'light' | 'dark'): Promise<void> {
+async function checkScreens(t: Test, browser: Browser, colorScheme: 'light' | 'dark'): Promise<void> {
   const api = await startSessionsApi(t)
   await recordToolSession(api, 'run-1', 1)
   const marks = { labels: ['cheat'], note: 'It edits the test.' }
@@ -71,9 +71,9 @@ async function judge(t: Test, browser: Browser, colorScheme: 'light' | 'dark'): 
     if (opens) await page.locator('.turn').first().waitFor()
     for (const key of keys) await page.keyboard.press(key)
     if (opens) await page.locator(opens).waitFor()
-    t.strictSame(await findings(page), [], `${path} ${keys}, ${colorScheme}`)
+    t.strictSame(await findViolations(page), [], `${path} ${keys}, ${colorScheme}`)
     await page.setViewportSize({ width: 390, height: 844 })
-    t.strictSame(await findings(page, NARROW), [], `${path} ${keys}, ${colorScheme}, narrow`)
+    t.strictSame(await findViolations(page, NARROW), [], `${path} ${keys}, ${colorScheme}, narrow`)
     await page.setViewportSize({ width: 1440, height: 900 })
   }
 }

@@ -13,7 +13,7 @@ import { until } from '../helpers/until.ts'
 
 const CHROMIUM = '/usr/bin/chromium'
 
-/** Screenshots for people; the folder is ignored by git. */
+/** Screenshots for people; git ignores the folder. */
 const PICTURES = join(import.meta.dirname, '../../dist/screenshots')
 
 const HOSTILE = `<script>document.title = 'owned'</script><img src=x onerror="document.title = 'owned'">\u202eevil\u0000`
@@ -61,20 +61,20 @@ async function openPage(t: Test, browser: Browser) {
 }
 
 /**
- * Presses keys one after the other, each as soon as the page has handled the one before, without a frame in between.
+ * Presses keys one after the other, each as soon as the page has handled the previous one, without a frame in between.
  */
 const pressFast = (page: Page, keys: readonly string[]) =>
   page.evaluate(`(async () => {
     const { port1, port2 } = new MessageChannel()
     for (const key of ${JSON.stringify(keys)}) {
-      const taken = new Promise((resolve) => (port2.onmessage = resolve))
+      const handled = new Promise((resolve) => (port2.onmessage = resolve))
       document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))
       port1.postMessage(undefined)
-      await taken
+      await handled
     }
   })()`)
 
-/** Waits until an element is completely within its scrolling box, and returns whether it stays there. */
+/** Waits until an element is completely within its scrolling box. @returns whether it remains there */
 async function isShown(page: Page, selector: string, box: string): Promise<boolean> {
   await page.locator(selector).first().waitFor()
   return page.evaluate<boolean>(`(async () => {
@@ -152,7 +152,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     t.equal(await page.locator('.heat-map .here').textContent(), ' w40099')
     await page.keyboard.press('m')
     await page.locator('.heat-map .here.trained').waitFor()
-    // One block, which is higher than its estimate and than the box.
+    // A row of one block, which is higher than its estimate and than the box.
     await sessions.create({ sessionId: 'wide' })
     await recordTurn(store, 'wide', 0, { promptTokenIds: ids(1e9, 300), completionTokenIds: ids(1e9, 95) })
     for (const address of ['long/0?t=600', 'long/0?t=20000', 'long/0?t=40099', 'wide/0?t=390']) {
@@ -221,8 +221,8 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
 
   t.test('loads and shows alternatives once the pointer is on a token', async (t) => {
     const { url, store, sessions } = await startInspector(t)
-    await sessions.create({ sessionId: 'told' })
-    await recordTurn(store, 'told', 0, {
+    await sessions.create({ sessionId: 'top-logprobs' })
+    await recordTurn(store, 'top-logprobs', 0, {
       promptTokenIds: ids(0, 3),
       completionTokenIds: Int32Array.of(10, 11),
       completionLogprobs: Float64Array.of(-1, -1),
@@ -235,7 +235,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     page.on('request', (request) => {
       if (request.url().includes('/alternatives')) requests.push(request.url())
     })
-    await page.goto(`${url}/ui#/tokens/told/0`)
+    await page.goto(`${url}/ui#/tokens/top-logprobs/0`)
     const tokens = page.locator('.heat-map span')
     await tokens.first().waitFor()
     t.equal(requests.length, 0)
@@ -274,10 +274,9 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     t.match(await page.locator('.legend').textContent(), /^1\.5.*-0\.5/)
     await tokens.nth(4).hover()
     t.match(await page.locator('.token-bar').textContent(), /teacher logprobs -2.*advantages -0\.5/)
-    mkdirSync(PICTURES, { recursive: true })
     for (const colorScheme of ['light', 'dark'] as const) {
       await page.emulateMedia({ colorScheme })
-      await page.screenshot({ path: join(PICTURES, `advantages-${colorScheme}.png`) })
+      await picture(page, `advantages-${colorScheme}`)
     }
     isSilent()
   })
@@ -323,7 +322,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       content: [
         {
           type: 'text',
-          text: '# Mend the depth\n- one\n- **two**\n\n[here](javascript:alert(1)) <img src=x> \u{1F469}\u200D\u{1F4BB}',
+          text: '# Fix the depth\n- one\n- **two**\n\n[here](javascript:alert(1)) <img src=x> \u{1F469}\u200D\u{1F4BB}',
         },
         image,
       ],
@@ -458,11 +457,11 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.keyboard.type('<b>seen</b>')
     await page.keyboard.press('Enter')
     await page.locator('.facts .tag.label').waitFor()
-    const marks = { labels: ['cheat', 'odd'], note: 'edits the\ntest' }
+    const turnMarks = { labels: ['cheat', 'odd'], note: 'edits the\ntest' }
     t.match((await store.getSession('run-0'))!.marks, {
       labels: ['<b>seen</b>'],
       note: null,
-      turns: { 1: marks },
+      turns: { 1: turnMarks },
     })
     await page.keyboard.press('L')
     await page.locator('.labels-form').waitFor()
@@ -482,7 +481,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     const { url, store, sessions } = await startInspector(t)
     await sessions.create({ sessionId: 'helpers' })
     const startedAtMs = Date.UTC(2026, 0, 1)
-    const ran = async (index: number, fromMs: number, firstMs: number, toMs: number) => {
+    const recordSpan = async (index: number, fromMs: number, firstMs: number, toMs: number) => {
       const at = (ms: number) => startedAtMs + ms
       await recordTurn(store, 'helpers', index, {
         requestMessages: [JSON.stringify({ role: 'user', content: `part ${index}` })],
@@ -490,9 +489,9 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
         ...{ startedAtMs: at(fromMs), firstTokenAtMs: at(firstMs), endedAtMs: at(toMs) },
       })
     }
-    await ran(0, 0, 1_000, 4_000)
-    await ran(1, 4_000, 5_000, 10_000)
-    await ran(2, 4_000, 8_000, 20_000)
+    await recordSpan(0, 0, 1_000, 4_000)
+    await recordSpan(1, 4_000, 5_000, 10_000)
+    await recordSpan(2, 4_000, 8_000, 20_000)
     await sessions.setReward('helpers', { reward: 1, components: {}, turns: { 1: -0.5 } })
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui#/session/helpers`)
@@ -500,16 +499,16 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.keyboard.press('w')
     const bars = page.locator('.turn-list .prefix-bar')
     await page.locator('.turn-list .prefix-bar title').nth(2).waitFor({ state: 'attached' })
-    const places = (kind: string) =>
+    const getBarPositions = (kind: string) =>
       bars
         .locator(kind)
         .evaluateAll((bars) => bars.map((bar) => [bar.getAttribute('x'), bar.getAttribute('width')]))
-    t.same(await places('.new'), [
+    t.same(await getBarPositions('.new'), [
       ['0', '10'],
       ['40', '10'],
       ['40', '40'],
     ])
-    t.same(await places('.sampled'), [
+    t.same(await getBarPositions('.sampled'), [
       ['10', '30'],
       ['50', '50'],
       ['80', '120'],
@@ -653,8 +652,8 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
   t.test('shows a session that was exported into one file', async (t) => {
     const { url } = await startInspector(t)
     const path = join(t.testdir({}), 'run.html')
-    const words = ['sessions', 'export', '--format', 'html', '--url', url, '--output', path]
-    t.match(await runLlmProxy([...words, 'run-0', 'run-1']), { code: 0, stderr: '' })
+    const args = ['sessions', 'export', '--format', 'html', '--url', url, '--output', path]
+    t.match(await runLlmProxy([...args, 'run-0', 'run-1']), { code: 0, stderr: '' })
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`file://${path}`)
     await page.getByText('run-1').waitFor()
@@ -716,14 +715,14 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.goto(`${proxy.url}/ui/`)
     await page.getByRole('link', { name: 'Rollouts' }).waitFor()
     await page.keyboard.press('5')
-    const line = page.getByRole('row', { name: /step-1\/sea#0/ })
-    await line.waitFor()
-    t.match(await line.innerText(), /sea\s+done\s+1\s+1\s/)
+    const row = page.getByRole('row', { name: /step-1\/sea#0/ })
+    await row.waitFor()
+    t.match(await row.innerText(), /sea\s+done\s+1\s+1\s/)
     for (const colorScheme of ['light', 'dark'] as const) {
       await page.emulateMedia({ colorScheme })
       await picture(page, `${colorScheme}-rollouts`)
     }
-    await line.getByRole('link').click()
+    await row.getByRole('link').click()
     await page.getByRole('heading', { name: /^sea-/ }).waitFor()
     isSilent()
   })
@@ -757,19 +756,19 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByRole('heading', { name: 'step = 12' }).waitFor()
     await page.goto(`${url}/ui/#/groups?by=instance_id`)
     await page.getByText('sea').first().waitFor()
-    t.equal(await page.locator('.trend').count(), 0, 'there is no trend over words')
+    t.equal(await page.locator('.trend').count(), 0, 'there is no trend over texts')
     isSilent()
   })
 
   t.test('finds text, page by page, and links to the turn', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     for (let index = 0; index < 102; index += 1) {
-      await sessions.create({ sessionId: `said-${index}` })
-      await recordTurn(store, `said-${index}`, 0, { completionText: `Depth ${index} <b>here</b>` })
+      await sessions.create({ sessionId: `text-${index}` })
+      await recordTurn(store, `text-${index}`, 0, { completionText: `Depth ${index} <b>here</b>` })
     }
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui/`)
-    await page.getByText('said-101').waitFor()
+    await page.getByText('text-101').waitFor()
     await page.keyboard.press('6')
     await page.locator('input[type=search]:focus').waitFor()
     await page.keyboard.type('owned')
@@ -782,23 +781,23 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.locator('input[type=search]:focus').waitFor()
     await page.keyboard.type('DEPTH')
     await page.keyboard.press('Enter')
-    await page.getByText('said-101').waitFor()
+    await page.getByText('text-101').waitFor()
     t.equal(await hits.count(), 100)
     for (const colorScheme of ['light', 'dark'] as const) {
       await page.emulateMedia({ colorScheme })
       await picture(page, `${colorScheme}-search`)
     }
     await page.getByRole('button', { name: 'More' }).click()
-    await page.getByText('said-0 ·').waitFor()
+    await page.getByText('text-0 ·').waitFor()
     t.equal(await hits.count(), 102)
-    await page.getByRole('link', { name: 'said-0 ·' }).click()
-    await page.getByRole('heading', { name: 'said-0' }).waitFor()
+    await page.getByRole('link', { name: 'text-0 ·' }).click()
+    await page.getByRole('heading', { name: 'text-0' }).waitFor()
     await page.goto(`${url}/ui/#/search?text=nowhere`)
     await page.getByText('No matches').waitFor()
     isSilent()
   })
 
-  t.test('reports a lost connection to the proxy, keeps its content, and resumes', async (t) => {
+  t.test('reports an unreachable proxy, retains its content, and resumes', async (t) => {
     const { url, sessions } = await startInspector(t)
     const { page } = await openPage(t, browser)
     await page.goto(`${url}/ui/`)
@@ -806,8 +805,8 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.route('**/*', (route) => route.abort('connectionrefused'))
     await sessions.create({ sessionId: 'meanwhile' })
     await page.getByText('Proxy unreachable').waitFor()
-    t.ok(await page.getByText('run-1').isVisible(), 'the content is kept')
-    await picture(page, 'away')
+    t.ok(await page.getByText('run-1').isVisible(), 'the content remains')
+    await picture(page, 'unreachable')
     await page.unroute('**/*')
     await page.getByText('meanwhile').waitFor()
     await page.getByText('Proxy unreachable').waitFor({ state: 'detached' })

@@ -1,4 +1,4 @@
-/** Every screen of the inspector, light, dark and at the width of a telephone: its texts are legible and reachable. */
+/** All texts on every screen of the inspector are legible and reachable: light, dark and at the width of a telephone. */
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Browser, chromium, type Page } from 'playwright-core'
@@ -16,8 +16,8 @@ interface Screen {
   path: string
   /** Selector of an element that is visible when the screen is complete. */
   shows: string
-  /** Keys to press, each of which finally shows the element of `opens`. */
   keys?: readonly string[]
+  /** Selector of an element that is visible after the keys and the click. */
   opens?: string
   /** Text of a button to click. */
   click?: string
@@ -68,7 +68,7 @@ const MEMBER = {
   weight_version: '7',
   connected_since: 1_764_000_000,
 }
-const ANSWERS = {
+const RESPONSES = {
   'admin/workers': [
     MEMBER,
     { ...MEMBER, worker_id: 'b', url: '', healthy: false, error: 'connect ECONNREFUSED 10.0.0.8:8000' },
@@ -132,18 +132,18 @@ async function recordAll(api: SessionsApi): Promise<void> {
   await recordCode(api)
 }
 
-/** Begins a request that does not end before the test does. */
-async function beginRunning({ backend, call }: SessionsApi): Promise<void> {
-  const begun = Promise.withResolvers<void>()
+/** Starts a request that ends with the test. */
+async function startRunningTurn({ backend, call }: SessionsApi): Promise<void> {
+  const started = Promise.withResolvers<void>()
   backend.script = async function* (_request, signal) {
     const [start, first] = completeResponse()
     yield [start!, first!]
-    begun.resolve()
+    started.resolve()
     await untilAborted(signal)
   }
   const messages = [{ role: 'user', content: 'Say hello.' }]
   call('POST', '/running/v1/chat/completions', { messages }).catch(() => {})
-  await begun.promise
+  await started.promise
 }
 
 async function recordCode({ store, sessions }: SessionsApi): Promise<void> {
@@ -184,10 +184,13 @@ t.test('legibility', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, 
     source: 'letters',
     texts: [...tokens].map((id) => (id % 7 === 5 ? '\n' : ` w${id}`)),
   })
-  const facts = () => ({ engines: [{ name: 'a', warning: 'its streams lose ids' }], notes: ['A note.'] })
-  const api = await startSessionsApi(t, undefined, {}, { tokenTexts, getHealthFields: facts })
+  const getHealthFields = () => ({
+    engines: [{ name: 'a', warning: 'its streams lose ids' }],
+    notes: ['A note.'],
+  })
+  const api = await startSessionsApi(t, undefined, {}, { tokenTexts, getHealthFields })
   await recordAll(api)
-  await beginRunning(api)
+  await startRunningTurn(api)
 
   const page = await openPage(t, browser)
   const picture = (name: string) => page.screenshot({ path: join(PICTURES, `${name}.png`) })
@@ -211,7 +214,7 @@ t.test('legibility', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, 
 async function openPage(t: Test, browser: Browser): Promise<Page> {
   const page = await browser.newPage()
   t.teardown(() => page.close())
-  for (const [path, response] of Object.entries(ANSWERS))
+  for (const [path, response] of Object.entries(RESPONSES))
     await page.route(`**/${path}`, (route) => route.fulfill({ json: response }))
   return page
 }

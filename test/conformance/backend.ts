@@ -10,13 +10,13 @@ export interface MemberUnderTest {
   running(): number
   /** The number of generations that were requested so far. */
   requestCount(): number
-  /** Makes it unreachable; its generations are lost. Resolves when that has happened. */
+  /** Makes the member unreachable, which fails its generations. Resolves when it is unreachable. */
   stop(): Promise<void>
-  /** Makes it reachable again. */
+  /** Makes the member reachable again. */
   restart(): Promise<void>
 }
 
-export interface BackendUnderTest {
+interface BackendUnderTest {
   backend: Backend
   members: MemberUnderTest[]
   /** A model that all members serve. */
@@ -26,7 +26,7 @@ export interface BackendUnderTest {
   close(): Promise<void>
 }
 
-export interface BackendOptions {
+interface BackendOptions {
   members: number
   maxConcurrency: number
   queueLimit: number
@@ -55,10 +55,10 @@ export function backendSuite(
         waitMs: 10_000,
         ...options,
       })
-      // The backend's own timers do not keep the process alive, and its only member may be stopped.
-      const awake = setInterval(() => {}, 1_000)
+      // Keeps the process alive: the backend's timers do not, and its only member may be stopped.
+      const keepAlive = setInterval(() => {}, 1_000)
       t.teardown(() => {
-        clearInterval(awake)
+        clearInterval(keepAlive)
         return subject.close()
       })
       await run(t, subject)
@@ -92,7 +92,7 @@ export function backendSuite(
   }
 
   withBackend('requests of a session go to one member, new sessions to others', {}, async (t, subject) => {
-    for (let call = 0; call < 3; call += 1) {
+    for (let round = 0; round < 3; round += 1) {
       await serve(subject, 'first')
       await serve(subject, 'second')
     }
@@ -139,7 +139,7 @@ export function backendSuite(
   })
 
   withBackend(
-    'a member that is lost after the first event fails the request, but not the next one',
+    'a member that disconnects after the first event fails the request, but not the next one',
     {},
     async (t, subject) => {
       const running = await begin(subject, 's')

@@ -15,7 +15,7 @@ import {
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
-import { aTurn, createSession, record } from './turn-store.ts'
+import { aTurn, createSession, createStoreTest, record } from './turn-store.ts'
 
 const LONG_MS = 60_000
 const DAY_MS = 86_400_000
@@ -39,23 +39,28 @@ export function createConsumer(fields: Partial<Consumer> = {}): Consumer {
 }
 
 /** Creates a session that ended at `atMs`. */
-async function end(store: TurnStore, sessionId: string, atMs: number, ttlMs: number | null = null) {
+async function createEndedSession(
+  store: TurnStore,
+  sessionId: string,
+  atMs: number,
+  ttlMs: number | null = null,
+) {
   await store.createSession(createSession(sessionId, { ttlMs }))
   await record(store, aTurn(`turn of ${sessionId}`, { sessionId }), { endedAtMs: atMs })
   await store.endSession(sessionId, 'completed', atMs)
 }
 
-function available(store: TurnStore, query: Partial<AvailableQuery> = {}) {
+function getAvailable(store: TurnStore, query: Partial<AvailableQuery> = {}) {
   const all = { consumer: 'trainer', leaseId: 'new', after: FIRST_END, limit: 100, nowMs: Date.now() }
   return store.availableSessions({ ...all, ...query })
 }
 
-async function idsAvailable(store: TurnStore, options = {}): Promise<string[]> {
-  return (await available(store, options)).map(({ session }) => session.sessionId)
+async function getAvailableIds(store: TurnStore, options = {}): Promise<string[]> {
+  return (await getAvailable(store, options)).map(({ session }) => session.sessionId)
 }
 
 async function getKeys(store: TurnStore, ...ids: string[]): Promise<SessionKey[]> {
-  const found = await available(store)
+  const found = await getAvailable(store)
   return ids.map((id) => found.find(({ session }) => session.sessionId === id)!.key)
 }
 
@@ -69,14 +74,9 @@ function change(store: TurnStore, to: LeaseChange['to'], leaseId: string | null,
 }
 
 export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStore>): void {
-  const cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) =>
-    t.test(title, async (t) => {
-      const store = await open(t)
-      t.teardown(() => store.close())
-      await check(t, store)
-    })
+  const test = createStoreTest(t, open)
 
-  cell('a consumer has its fields, and creating it again changes nothing', async (t, store) => {
+  test('a consumer has its fields, and creating it again changes nothing', async (t, store) => {
     const consumer = createConsumer({ name: 'runs/job-1/trainer', idPrefix: 'runs/job-1/' })
     t.strictSame(await store.createConsumer(consumer), { created: true, consumer })
     const second = await store.createConsumer({ ...consumer, createdAtMs: 2000, holdMs: 1 })
@@ -91,25 +91,25 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     t.equal(await store.getConsumer('a'), undefined)
   })
 
-  cell('without the consumer nothing is available, leased or counted', async (t, store) => {
-    await end(store, 'a', 1000)
-    t.strictSame(await available(store), [])
+  test('without the consumer nothing is available, leased or counted', async (t, store) => {
+    await createEndedSession(store, 'a', 1000)
+    t.strictSame(await getAvailable(store), [])
     t.equal(await store.countForConsumer('trainer', 0), undefined)
     await t.rejects(lease(store, 'l', []), { code: 'consumer_not_found' })
     await t.rejects(change(store, 'acknowledged', 'l'), { code: 'consumer_not_found' })
   })
 
-  cell('completed sessions are available in the order of their ends, page by page', async (t, store) => {
+  test('completed sessions are available in the order of their ends, page by page', async (t, store) => {
     await store.createConsumer(createConsumer({ idPrefix: 'runs/r/', sinceMs: 2000 }))
     for (const [id, atMs] of Object.entries({ c: 4000, a: 2000, old: 1999, b: 3000, d: 4000 }))
-      await end(store, `runs/r/${id}`, atMs)
-    await end(store, 'runs/other/a', 3000)
+      await createEndedSession(store, `runs/r/${id}`, atMs)
+    await createEndedSession(store, 'runs/other/a', 3000)
     await store.createSession(createSession('runs/r/open'))
     await store.createSession(createSession('runs/r/bad'))
     await store.endSession('runs/r/bad', 'aborted', 3000)
     const order = ['a', 'b', 'c', 'd'].map((id) => `runs/r/${id}`)
-    t.strictSame(await idsAvailable(store), order)
-    const found = await available(store)
+    t.strictSame(await getAvailableIds(store), order)
+    const found = await getAvailable(store)
     t.strictSame(found[0]!.session, await store.getSession('runs/r/a'))
     t.match(found, [{ deliveries: 1 }, {}, {}, {}])
     const paged: string[] = []
@@ -126,108 +126,98 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     })
   })
 
-  cell(
-    'a leased session is unavailable to others until its release, and to all once acknowledged',
-    async (t, store) => {
-      await store.createConsumer(createConsumer())
-      for (const id of ['a', 'b', 'c']) await end(store, id, 1000)
-      const [a, b, c] = (await getKeys(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
-      t.strictSame(await lease(store, 'one', [[a], [b]]), [a.tree, b.tree])
-      t.strictSame(await lease(store, 'one', [[a]]), [a.tree], 'a repeated request leases it once')
-      t.strictSame(await idsAvailable(store), ['c'])
-      t.strictSame(await idsAvailable(store, { leaseId: 'one' }), ['a', 'b', 'c'])
-      t.match(await available(store, { leaseId: 'one' }), [
-        { deliveries: 1 },
-        { deliveries: 1 },
-        { deliveries: 1 },
-      ])
-      t.strictSame(await lease(store, 'two', [[a, c], [b]]), [], 'a unit is leased completely or not at all')
-      t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'c', 'none']), ['a'])
-      t.strictSame(await change(store, 'acknowledged', 'one', ['a']), ['a'], 'again')
-      t.strictSame(
-        await change(store, 'released', 'one'),
-        ['b'],
-        'an acknowledged session stays acknowledged',
-      )
-      t.strictSame(await idsAvailable(store, { leaseId: 'one' }), ['b', 'c'])
-      t.strictSame(await lease(store, 'two', [[b, c]]), [b.tree, c.tree])
-      t.strictSame(await change(store, 'acknowledged', 'one', ['b']), [], 'another lease has it')
-      t.match(await available(store, { leaseId: 'two' }), [{ deliveries: 2 }, { deliveries: 1 }])
-      t.strictSame(await store.countForConsumer('trainer', Date.now()), {
-        ...{ available: 0, leased: 2, acknowledged: 1, discarded: 0 },
-      })
-      t.strictSame((await change(store, 'released', null)).sort(), ['b', 'c'], 'of all leases')
-      t.strictSame(await idsAvailable(store), ['b', 'c'])
-    },
-  )
-
-  cell('an expired lease is valid until another lease takes its sessions', async (t, store) => {
+  test('a leased session is unavailable to others until its release, and to all once acknowledged', async (t, store) => {
     await store.createConsumer(createConsumer())
-    for (const id of ['a', 'b', 'c']) await end(store, id, 1000)
+    for (const id of ['a', 'b', 'c']) await createEndedSession(store, id, 1000)
+    const [a, b, c] = (await getKeys(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
+    t.strictSame(await lease(store, 'one', [[a], [b]]), [a.tree, b.tree])
+    t.strictSame(await lease(store, 'one', [[a]]), [a.tree], 'a repeated request leases it once')
+    t.strictSame(await getAvailableIds(store), ['c'])
+    t.strictSame(await getAvailableIds(store, { leaseId: 'one' }), ['a', 'b', 'c'])
+    t.match(await getAvailable(store, { leaseId: 'one' }), [
+      { deliveries: 1 },
+      { deliveries: 1 },
+      { deliveries: 1 },
+    ])
+    t.strictSame(await lease(store, 'two', [[a, c], [b]]), [], 'a unit is leased completely or not at all')
+    t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'c', 'none']), ['a'])
+    t.strictSame(await change(store, 'acknowledged', 'one', ['a']), ['a'], 'again')
+    t.strictSame(await change(store, 'released', 'one'), ['b'], 'an acknowledged session stays acknowledged')
+    t.strictSame(await getAvailableIds(store, { leaseId: 'one' }), ['b', 'c'])
+    t.strictSame(await lease(store, 'two', [[b, c]]), [b.tree, c.tree])
+    t.strictSame(await change(store, 'acknowledged', 'one', ['b']), [], 'another lease has it')
+    t.match(await getAvailable(store, { leaseId: 'two' }), [{ deliveries: 2 }, { deliveries: 1 }])
+    t.strictSame(await store.countForConsumer('trainer', Date.now()), {
+      ...{ available: 0, leased: 2, acknowledged: 1, discarded: 0 },
+    })
+    t.strictSame((await change(store, 'released', null)).sort(), ['b', 'c'], 'of all leases')
+    t.strictSame(await getAvailableIds(store), ['b', 'c'])
+  })
+
+  test('an expired lease is valid until another lease takes its sessions', async (t, store) => {
+    await store.createConsumer(createConsumer())
+    for (const id of ['a', 'b', 'c']) await createEndedSession(store, id, 1000)
     const [a, b, c] = (await getKeys(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
     await lease(store, 'one', [[a], [b], [c]], 1)
-    await until(async () => (await idsAvailable(store)).length === 3)
+    await until(async () => (await getAvailableIds(store)).length === 3)
     t.match(await store.countForConsumer('trainer', Date.now()), { available: 3, leased: 0 })
     t.strictSame(await lease(store, 'two', [[a]]), [a.tree])
     t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'b']), ['b'])
     t.strictSame(await change(store, 'extended', 'one', ['a', 'b', 'c']), ['c'])
-    t.strictSame(await idsAvailable(store), [])
+    t.strictSame(await getAvailableIds(store), [])
   })
 
-  cell('consumers are independent, and a consumer that is created again has no state', async (t, store) => {
+  test('consumers are independent, and a consumer that is created again has no state', async (t, store) => {
     await store.createConsumer(createConsumer())
     await store.createConsumer(createConsumer({ name: 'other' }))
-    await end(store, 'a', 1000)
+    await createEndedSession(store, 'a', 1000)
     await lease(store, 'one', [await getKeys(store, 'a')])
     await change(store, 'acknowledged', 'one')
-    t.strictSame(await idsAvailable(store, { consumer: 'other' }), ['a'])
+    t.strictSame(await getAvailableIds(store, { consumer: 'other' }), ['a'])
     await store.deleteConsumer('trainer')
     await store.createConsumer(createConsumer())
-    t.strictSame(await idsAvailable(store), ['a'])
+    t.strictSame(await getAvailableIds(store), ['a'])
   })
 
-  cell('a session that was reset, or deleted and created again, is new', async (t, store) => {
+  test('a session that was reset, or deleted and created again, is new', async (t, store) => {
     await store.createConsumer(createConsumer())
-    for (const id of ['a', 'b']) await end(store, id, 1000)
+    for (const id of ['a', 'b']) await createEndedSession(store, id, 1000)
     const [a, b] = (await getKeys(store, 'a', 'b')) as [SessionKey, SessionKey]
     await lease(store, 'one', [[a], [b]])
     await store.resetSession('a', 2000)
     await store.deleteSession('b')
     t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'b']), [], 'its lease no longer exists')
-    t.strictSame(await idsAvailable(store), [])
+    t.strictSame(await getAvailableIds(store), [])
     await store.endSession('a', 'completed', 3000)
-    await end(store, 'b', 4000)
-    t.strictSame(await idsAvailable(store), ['a', 'b'])
+    await createEndedSession(store, 'b', 4000)
+    t.strictSame(await getAvailableIds(store), ['a', 'b'])
     t.strictSame(await lease(store, 'one', [[a], [b]]), [], 'its former keys lease nothing')
   })
 
-  cell(
-    'a sweep keeps sessions that a consumer has not acknowledged, during its retention time',
-    async (t, store) => {
-      const nowMs = Date.now()
-      const endMs = nowMs - 10_000
-      await store.createConsumer(createConsumer({ idPrefix: 'held-', sinceMs: endMs, holdMs: 20_000 }))
-      for (const id of ['held-1', 'held-2', 'other']) await end(store, id, endMs, 1)
-      await end(store, 'held-old', endMs - 1, 1)
-      await end(store, 'held-bad', endMs, 1)
-      await store.resetSession('held-bad', endMs)
-      await store.endSession('held-bad', 'aborted', endMs)
-      t.match(await store.countSessions(nowMs), { expired: 3 })
-      t.strictSame((await store.sweep(nowMs)).sort(), ['held-bad', 'held-old', 'other'])
-      await lease(store, 'one', [await getKeys(store, 'held-1'), await getKeys(store, 'held-2')])
-      t.strictSame(await store.sweep(nowMs), [], 'a lease alone does not permit removal')
-      await change(store, 'acknowledged', 'one', ['held-1'])
-      t.strictSame(await store.sweep(nowMs), ['held-1'])
-      await store.deleteConsumer('trainer')
-      await store.createConsumer(createConsumer({ holdMs: 5_000 }))
-      t.strictSame(await store.sweep(nowMs), ['held-2'], 'its retention time has passed')
-    },
-  )
+  test('a sweep keeps sessions that a consumer has not acknowledged, during its retention time', async (t, store) => {
+    const nowMs = Date.now()
+    const endMs = nowMs - 10_000
+    await store.createConsumer(createConsumer({ idPrefix: 'held-', sinceMs: endMs, holdMs: 20_000 }))
+    for (const id of ['held-1', 'held-2', 'other']) await createEndedSession(store, id, endMs, 1)
+    await createEndedSession(store, 'held-old', endMs - 1, 1)
+    await createEndedSession(store, 'held-bad', endMs, 1)
+    await store.resetSession('held-bad', endMs)
+    await store.endSession('held-bad', 'aborted', endMs)
+    t.match(await store.countSessions(nowMs), { expired: 3 })
+    t.strictSame((await store.sweep(nowMs)).sort(), ['held-bad', 'held-old', 'other'])
+    await lease(store, 'one', [await getKeys(store, 'held-1'), await getKeys(store, 'held-2')])
+    t.strictSame(await store.sweep(nowMs), [], 'a lease alone does not permit removal')
+    await change(store, 'acknowledged', 'one', ['held-1'])
+    t.strictSame(await store.sweep(nowMs), ['held-1'])
+    await store.deleteConsumer('trainer')
+    await store.createConsumer(createConsumer({ holdMs: 5_000 }))
+    t.strictSame(await store.sweep(nowMs), ['held-2'], 'its retention time has passed')
+  })
 
-  cell('groups are found once they are complete, in the order of their completion', async (t, store) => {
+  test('groups are found once they are complete, in the order of their completion', async (t, store) => {
     await store.createConsumer(createConsumer())
     const groups = { a1: 'a', b1: 'b', a2: 'a', b2: 'b', c1: 'c', a3: 'a', b3: 'b' }
-    for (const [index, id] of Object.keys(groups).entries()) await end(store, id, 1000 + index)
+    for (const [index, id] of Object.keys(groups).entries()) await createEndedSession(store, id, 1000 + index)
     const group = async (...ids: (keyof typeof groups)[]) => {
       const keys = await getKeys(store, ...ids)
       const members = ids.map((id, index) => ({ key: keys[index]!, group: groups[id] }))
@@ -239,10 +229,10 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     const getIds = ({ units }: GroupsPage) =>
       units.map((unit) => unit.map(({ session }) => session.sessionId).join(' '))
     await group('a3', 'b1', 'c1')
-    t.strictSame(await idsAvailable(store, { ungrouped: true }), ['a1', 'a2', 'b2', 'b3'])
+    t.strictSame(await getAvailableIds(store, { ungrouped: true }), ['a1', 'a2', 'b2', 'b3'])
     t.strictSame(getIds(await find()), [])
     await group('a1', 'a2', 'b2', 'b3')
-    t.strictSame(await idsAvailable(store, { ungrouped: true }), [])
+    t.strictSame(await getAvailableIds(store, { ungrouped: true }), [])
     t.strictSame(getIds(await find()), ['a1 a2', 'b1 b2'])
     t.strictSame(getIds(await find({ limit: 1 })), ['a1 a2'])
     t.strictSame(getIds(await find({ size: 3 })), ['a1 a2 a3', 'b1 b2 b3'])
@@ -250,7 +240,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     t.strictSame(getIds(await find({ except: [a1!.tree] })), ['b1 b2', 'a2 a3'])
     t.match(await store.countForConsumer('trainer', Date.now()), { available: 7, leased: 0, discarded: 0 })
     t.strictSame(await change(store, 'released', null), [], 'sessions of incomplete groups were never leased')
-    t.match(await available(store), [{ deliveries: 1 }, {}, {}, {}, {}, {}, {}])
+    t.match(await getAvailable(store), [{ deliveries: 1 }, {}, {}, {}, {}, {}, {}])
     await lease(store, 'one', [await getKeys(store, 'b1', 'b2')])
     t.strictSame(getIds(await find()), ['a1 a2'], 'the other groups are leased')
     t.strictSame(
@@ -271,70 +261,63 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       t.strictSame(await stale(), ['a', 'c'], 'b was released recently')
       const nowMs = Date.now()
       t.equal(await store.discardGroups('trainer', ['c', 'none'], nowMs), 1)
-      t.equal((await idsAvailable(store)).includes('c1'), false)
+      t.equal((await getAvailableIds(store)).includes('c1'), false)
       t.match(await store.countForConsumer('trainer', nowMs), { acknowledged: 1, discarded: 1 })
       await t.rejects(store.discardGroups('none', [], nowMs), { code: 'consumer_not_found' })
       await t.rejects(store.putIntoGroups('none', []), { code: 'consumer_not_found' })
     })
   })
 
-  cell('sessions without a reward can be omitted', async (t, store) => {
+  test('sessions without a reward can be omitted', async (t, store) => {
     await store.createConsumer(createConsumer())
-    for (const id of ['a', 'b']) await end(store, id, 1000)
+    for (const id of ['a', 'b']) await createEndedSession(store, id, 1000)
     await store.setReward('b', { reward: 0, components: {} }, 2000)
-    t.strictSame(await idsAvailable(store, { rewarded: true }), ['b'])
-    t.strictSame(await idsAvailable(store), ['a', 'b'])
+    t.strictSame(await getAvailableIds(store, { rewarded: true }), ['b'])
+    t.strictSame(await getAvailableIds(store), ['a', 'b'])
   })
 
-  cell(
-    'leases and acknowledgements of another store are added, and an acknowledgement stays',
-    async (t, store) => {
-      await store.createConsumer(createConsumer())
-      for (const id of ['a', 'b', 'c']) await end(store, id, 1000)
-      const untilMs = Date.now() + LONG_MS
-      const createDelivery = (leasedUntilMs: number | null, consumer = 'trainer') => {
-        return { consumer, leaseId: 'elsewhere', leasedUntilMs, deliveries: 2 }
-      }
-      await store.putSessionStates('a', [createDelivery(null), createDelivery(null, 'unknown')])
-      await store.putSessionStates('b', [createDelivery(untilMs)])
-      await store.putSessionStates('none', [createDelivery(null)])
-      t.strictSame(await store.listSessionStates('a'), [createDelivery(null)])
-      t.strictSame(await store.listSessionStates('b'), [createDelivery(untilMs)])
-      t.strictSame(await store.listSessionStates('c'), [])
-      t.strictSame(await idsAvailable(store), ['c'])
-      t.strictSame(await idsAvailable(store, { leaseId: 'elsewhere' }), ['b', 'c'])
-      await store.putSessionStates('a', [createDelivery(untilMs)])
-      t.strictSame(
-        await store.listSessionStates('a'),
-        [createDelivery(null)],
-        'a lease does not replace an acknowledgement',
-      )
-      await store.putSessionStates('b', [createDelivery(untilMs + 1)])
-      t.strictSame(
-        await store.listSessionStates('b'),
-        [createDelivery(untilMs)],
-        'nor does it replace a lease',
-      )
-      await store.putSessionStates('b', [{ ...createDelivery(null), deliveries: 5 }])
-      t.strictSame(
-        await store.listSessionStates('b'),
-        [createDelivery(null)],
-        'an acknowledgement replaces a lease',
-      )
-      t.match(await store.countForConsumer('trainer', Date.now()), {
-        available: 1,
-        leased: 0,
-        acknowledged: 2,
-      })
-      await store.resetSession('a', 2000)
-      t.strictSame(await store.listSessionStates('a'), [], 'a session that was reset is new')
-    },
-  )
+  test('leases and acknowledgements of another store are added, and an acknowledgement stays', async (t, store) => {
+    await store.createConsumer(createConsumer())
+    for (const id of ['a', 'b', 'c']) await createEndedSession(store, id, 1000)
+    const untilMs = Date.now() + LONG_MS
+    const createDelivery = (leasedUntilMs: number | null, consumer = 'trainer') => {
+      return { consumer, leaseId: 'elsewhere', leasedUntilMs, deliveries: 2 }
+    }
+    await store.putSessionStates('a', [createDelivery(null), createDelivery(null, 'unknown')])
+    await store.putSessionStates('b', [createDelivery(untilMs)])
+    await store.putSessionStates('none', [createDelivery(null)])
+    t.strictSame(await store.listSessionStates('a'), [createDelivery(null)])
+    t.strictSame(await store.listSessionStates('b'), [createDelivery(untilMs)])
+    t.strictSame(await store.listSessionStates('c'), [])
+    t.strictSame(await getAvailableIds(store), ['c'])
+    t.strictSame(await getAvailableIds(store, { leaseId: 'elsewhere' }), ['b', 'c'])
+    await store.putSessionStates('a', [createDelivery(untilMs)])
+    t.strictSame(
+      await store.listSessionStates('a'),
+      [createDelivery(null)],
+      'a lease does not replace an acknowledgement',
+    )
+    await store.putSessionStates('b', [createDelivery(untilMs + 1)])
+    t.strictSame(await store.listSessionStates('b'), [createDelivery(untilMs)], 'nor does it replace a lease')
+    await store.putSessionStates('b', [{ ...createDelivery(null), deliveries: 5 }])
+    t.strictSame(
+      await store.listSessionStates('b'),
+      [createDelivery(null)],
+      'an acknowledgement replaces a lease',
+    )
+    t.match(await store.countForConsumer('trainer', Date.now()), {
+      available: 1,
+      leased: 0,
+      acknowledged: 2,
+    })
+    await store.resetSession('a', 2000)
+    t.strictSame(await store.listSessionStates('a'), [], 'a session that was reset is new')
+  })
 
-  cell('the store lists imported items, also after their deletion', async (t, store) => {
+  test('the store lists imported items, also after their deletion', async (t, store) => {
     const item = { kind: 'session', name: 'a', createdAtMs: 1000 } as const
     t.equal(await store.wasImported(item), false)
-    await end(store, 'a', 1000)
+    await createEndedSession(store, 'a', 1000)
     for (let times = 0; times < 2; times += 1) await store.setImported(item, true)
     await store.deleteSession('a')
     t.equal(await store.wasImported(item), true)
@@ -344,7 +327,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     t.equal(await store.wasImported(item), false)
   })
 
-  cell('for any sequence of steps, each session is acknowledged once and none is lost', async (t, store) => {
+  test('for any sequence of steps, each session is acknowledged once and none is lost', async (t, store) => {
     let last = 0
     await fc.assert(
       fc.asyncProperty(fc.array(fc.nat({ max: 6 }), { maxLength: 40 }), async (steps) => {
@@ -391,7 +374,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
         for (const [index, step] of steps.entries()) {
           if (step <= 2) {
             made.push(`${idPrefix}${index}`)
-            await end(store, made.at(-1)!, 1000 + index)
+            await createEndedSession(store, made.at(-1)!, 1000 + index)
           } else if (step <= 4) leases.push(await take(`l${index}`))
           else if (step === 5) acknowledged.push(...(await settle('acknowledged', leases.pop())))
           else await settle('released', leases.shift())

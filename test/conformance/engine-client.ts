@@ -1,4 +1,4 @@
-/** The conformance suite of every engine client, whatever its engine. */
+/** The conformance suite of every engine client. */
 import type { Test } from 'tap'
 import { CompletionBuilder } from '../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
@@ -101,7 +101,7 @@ export function engineClientSuite(
     })
 
   for (const stream of [true, false]) {
-    const how = stream ? 'streamed' : 'whole'
+    const how = stream ? 'streamed' : 'complete'
     withEngine(
       `${how}: a chat is one start, deltas and one end, with exact tokens`,
       async (t, { client, model }) => {
@@ -112,7 +112,8 @@ export function engineClientSuite(
         t.equal(completion.start?.engine, client.name)
         t.equal(completion.end?.finishReason, 'length')
         t.equal(completion.tokenIds.length, 4)
-        if (mode === 'token') t.same([...completion.start!.promptTokenIds!], [5, 6, 7], 'after the ids')
+        if (mode === 'token')
+          t.same([...completion.start!.promptTokenIds!], [5, 6, 7], 'the ids that were sent')
       },
     )
 
@@ -134,7 +135,7 @@ export function engineClientSuite(
           const body = { model, logprobs, return_token_ids: logprobs, stream_options: null }
           const completion = fold(await collect(pull(client, chat(body, stream), noAbort)))
           t.equal(findInexactReason(completion), null)
-          t.same(completion.logprobsContent, [], 'and the agent gets none')
+          t.same(completion.logprobsContent, [], 'and the agent receives none')
         }
       },
     )
@@ -158,7 +159,7 @@ export function engineClientSuite(
       const controller = new AbortController()
       const reason = new Error('agent left')
       const request = chat({ model: engine.model, ...engine.endless }, stream)
-      const pulled = collectNothing(pull(engine.client, request, controller.signal))
+      const pulled = drain(pull(engine.client, request, controller.signal))
       pulled.catch(() => {})
       await eventually(() => engine.running() === 1)
       controller.abort(reason)
@@ -167,7 +168,7 @@ export function engineClientSuite(
     })
   }
 
-  withEngine('token mode is served, or refused before the engine is asked', async (t, engine) => {
+  withEngine('token mode is served, or rejected before the engine receives a request', async (t, engine) => {
     const { client, model } = engine
     const request = tokenRequest([5, 6, 7], { model, ...(client.takesTokenIds ? {} : engine.endless) })
     const events = collect(pull(client, request, noAbort))
@@ -181,19 +182,22 @@ export function engineClientSuite(
     t.equal(findInexactReason(completion), null)
   })
 
-  withEngine('nothing is asked of the engine before the first pull', async (t, engine) => {
+  withEngine('the engine receives no request before the first pull', async (t, engine) => {
     const stream = pull(engine.client, chat({ model: engine.model, ...engine.endless }), noAbort)
     await new Promise((resolve) => setImmediate(resolve))
     t.equal(engine.running(), 0)
     await stream[Symbol.asyncIterator]().return?.(undefined)
   })
 
-  withEngine('a signal that is aborted already is thrown before the engine is asked', async (t, engine) => {
-    const reason = new Error('agent left')
-    const request = chat({ model: engine.model, ...engine.endless })
-    await t.rejects(collect(pull(engine.client, request, AbortSignal.abort(reason))), reason)
-    t.equal(engine.running(), 0)
-  })
+  withEngine(
+    'an already aborted signal throws its reason before the engine receives a request',
+    async (t, engine) => {
+      const reason = new Error('agent left')
+      const request = chat({ model: engine.model, ...engine.endless })
+      await t.rejects(collect(pull(engine.client, request, AbortSignal.abort(reason))), reason)
+      t.equal(engine.running(), 0)
+    },
+  )
 
   withEngine('leaving the loop early cancels the work', async (t, engine) => {
     const request = chat({ model: engine.model, ...engine.endless })
@@ -210,7 +214,7 @@ export function engineClientSuite(
     await iterator.next()
     await new Promise((resolve) => setTimeout(resolve, 300))
     const { value } = await iterator.next()
-    t.ok((value?.length ?? 0) < 2_000, 'what was read ahead is bounded')
+    t.ok((value?.length ?? 0) < 2_000, 'read-ahead is bounded')
     await iterator.return?.(undefined)
   })
 
@@ -219,7 +223,7 @@ export function engineClientSuite(
     t.ok(health.models.some(({ id }) => id === model))
   })
 
-  withEngine('calls can run at the same time', async (t, { client, model }) => {
+  withEngine('requests can run concurrently', async (t, { client, model }) => {
     const all = await Promise.all(
       Array.from({ length: 8 }, () => collect(pull(client, chat({ model }), noAbort))),
     )
@@ -227,7 +231,7 @@ export function engineClientSuite(
   })
 }
 
-async function collectNothing(stream: EventStream): Promise<void> {
+async function drain(stream: EventStream): Promise<void> {
   for await (const _ of stream);
 }
 

@@ -15,19 +15,14 @@ import type {
 } from '../../src/proxy/store/port/turn-store.ts'
 import { withTexts } from '../helpers/messages.ts'
 import { IS_FULL } from '../helpers/tier.ts'
-import { anOutcome, aTurn, createSession, record } from './turn-store.ts'
+import { anOutcome, aTurn, createSession, createStoreTest, record } from './turn-store.ts'
 
 const COUNTS = { turnCount: 0, openTurns: 0, failedTurns: 0, inexactTurns: 0, sampledTokens: 0 }
 
 export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<TurnStore>): void {
-  const cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) =>
-    t.test(title, async (t) => {
-      const store = await open(t)
-      t.teardown(() => store.close())
-      await check(t, store)
-    })
+  const test = createStoreTest(t, open)
 
-  cell('a session counts its turns as they open, close, fail and are reset', async (t, store) => {
+  test('a session counts its turns as they open, close, fail and are reset', async (t, store) => {
     const counts = async () => {
       const { turnCount, openTurns, failedTurns, inexactTurns, sampledTokens } = (await store.getSession(
         's',
@@ -59,8 +54,8 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.strictSame(await counts(), COUNTS)
   })
 
-  cell('turns are found by their messages and completions, latest first', async (t, store) => {
-    await searchedSessions(store)
+  test('turns are found by their messages and completions, latest first', async (t, store) => {
+    await recordSearchSessions(store)
     const find = async (wanted: string, search: Partial<TurnSearch> = {}) => {
       const { hits } = await store.searchTurns({ wanted, limit: 10, perSession: 10, ...search })
       return hits.map(
@@ -90,8 +85,8 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.strictSame(await find('assert'), [])
   })
 
-  cell('a search continues where its page ended', async (t, store) => {
-    await searchedSessions(store)
+  test('a search continues where its page ended', async (t, store) => {
+    await recordSearchSessions(store)
     const found: string[] = []
     let cursor: string | undefined
     do {
@@ -110,8 +105,8 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     await t.rejects(store.searchTurns(wrong), { code: 'invalid_request', param: 'cursor' })
   })
 
-  cell('sessions are sorted by any of five values, up or down, in pages', async (t, store) => {
-    await createFour(store)
+  test('sessions are sorted by any of five values, up or down, in pages', async (t, store) => {
+    await createFourSessions(store)
     const sorted = async (sort: SessionQuery['sort'], order: SessionQuery['order']) => {
       const ids: string[] = []
       let cursor: string | undefined
@@ -136,8 +131,8 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.equal(await sorted('changed', 'desc'), 'b a c d')
   })
 
-  cell('a cursor is valid only for the order of its page', async (t, store) => {
-    await createFour(store)
+  test('a cursor is valid only for the order of its page', async (t, store) => {
+    await createFourSessions(store)
     const { nextCursor: cursor } = await store.listSessions({ limit: 1, sort: 'turns' })
     await t.rejects(store.listSessions({ limit: 1, sort: 'tokens', cursor: cursor! }), {
       code: 'invalid_request',
@@ -148,8 +143,8 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     })
   })
 
-  cell('sessions are found by text, reward, failed and inexact turns', async (t, store) => {
-    await createFour(store)
+  test('sessions are found by text, reward, failed and inexact turns', async (t, store) => {
+    await createFourSessions(store)
     const found = async (filter: Omit<SessionQuery, 'limit'>) => {
       const { sessions } = await store.listSessions({ ...filter, limit: 10, order: 'asc' })
       t.equal((await store.totalSessions(filter)).sessions, sessions.length, 'totals count the same')
@@ -172,8 +167,8 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.equal(await found({ metadata: { task: 'django' }, text: 'b' }), 'b')
   })
 
-  cell('totals report how sessions ended and the distribution of rewards', async (t, store) => {
-    await createFour(store)
+  test('totals report how sessions ended and the distribution of rewards', async (t, store) => {
+    await createFourSessions(store)
     const { rewards, ...counts } = await store.totalSessions({})
     t.strictSame(counts, {
       sessions: 4,
@@ -193,8 +188,8 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     ])
   })
 
-  cell('groups have the sessions of one metadata value, and report their rewards', async (t, store) => {
-    await createFour(store)
+  test('groups have the sessions of one metadata value, and report their rewards', async (t, store) => {
+    await createFourSessions(store)
     t.match(await store.groupSessions('task', {}), [
       { value: 7, sessions: 1, failed: 1, rewards: { count: 0, mean: null, std: null } },
       { value: 'django', sessions: 2, completed: 1, createdAtMs: 1001, rewards: { count: 2, mean: 0.625 } },
@@ -217,7 +212,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.strictSame((await components()).at(-1), { tests: 0.75, length: 2, style: -1 })
   })
 
-  cell('an outline is its turn without tokens; a step names the turn that it extends', async (t, store) => {
+  test('an outline is its turn without tokens; a step names the turn that it extends', async (t, store) => {
     await store.createSession(createSession('s'))
     const first = Int32Array.from({ length: 20 }, (_, i) => i)
     const completion = Int32Array.of(100, 101)
@@ -263,29 +258,26 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
   })
 
   let lastSession = 0
-  cell(
-    'joined steps equal the turns, and make the same rows, in any order in which requests ended',
-    async (t, store) => {
-      await fc.assert(
-        fc.asyncProperty(fc.array(aGrownTurn, { maxLength: 12 }), async (grown) => {
-          lastSession += 1
-          const sessionId = `steps-${lastSession}`
-          await store.createSession(createSession(sessionId))
-          await recordGrown(store, sessionId, grown)
-          const steps = await Array.fromAsync(store.readSteps(sessionId))
-          const turns = await Array.fromAsync(store.readTurns(sessionId))
-          t.equal(turns.length, grown.length)
-          t.strictSame(join(steps).map(withTexts), turns.map(withTexts))
-          t.strictSame(getRows(steps), getRows(turns))
-        }),
-        { numRuns: IS_FULL ? 40 : 15 },
-      )
-    },
-  )
+  test('joined steps equal the turns, and make the same rows, in any order in which requests ended', async (t, store) => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(turnArbitrary, { maxLength: 12 }), async (grown) => {
+        lastSession += 1
+        const sessionId = `steps-${lastSession}`
+        await store.createSession(createSession(sessionId))
+        await recordRandomTurns(store, sessionId, grown)
+        const steps = await Array.fromAsync(store.readSteps(sessionId))
+        const turns = await Array.fromAsync(store.readTurns(sessionId))
+        t.equal(turns.length, grown.length)
+        t.strictSame(join(steps).map(withTexts), turns.map(withTexts))
+        t.strictSame(buildRows(steps), buildRows(turns))
+      }),
+      { numRuns: IS_FULL ? 40 : 15 },
+    )
+  })
 
-  cell('a step is never based on a turn that was open when it was returned', async (t, store) => {
+  test('a step is never based on a turn that was open when it was returned', async (t, store) => {
     await store.createSession(createSession('s'))
-    // More than one read returns.
+    // More turns than one read returns.
     await Promise.all(Array.from({ length: 70 }, (_, index) => store.openTurn(aTurn(`t${index}`, { index }))))
     const reading = store.readSteps('s')[Symbol.asyncIterator]()
     const steps = [(await reading.next()).value!]
@@ -298,8 +290,8 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
   })
 }
 
-/** A turn whose prompt begins with `shared` tokens of an earlier one (the `from`th, if there is one), and continues. */
-const aGrownTurn = fc.record({
+/** Generates a turn whose prompt begins with `shared` tokens of an earlier one (the `from`th, if there is one). */
+const turnArbitrary = fc.record({
   from: fc.nat(12),
   shared: fc.oneof(fc.constant(1_000), fc.nat(30)),
   rest: fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 12 }),
@@ -310,9 +302,9 @@ const aGrownTurn = fc.record({
   ends: fc.nat(100),
 })
 
-type GrownTurn = typeof aGrownTurn extends fc.Arbitrary<infer Turn> ? Turn : never
+type RandomTurn = typeof turnArbitrary extends fc.Arbitrary<infer Turn> ? Turn : never
 
-async function recordGrown(store: TurnStore, sessionId: string, grown: readonly GrownTurn[]) {
+async function recordRandomTurns(store: TurnStore, sessionId: string, grown: readonly RandomTurn[]) {
   const sequences: number[][] = []
   const prompts = grown.map(({ from, shared, rest, sampled }) => {
     const prompt = [...(sequences[from % (sequences.length || 1)] ?? []).slice(0, shared), ...rest]
@@ -343,16 +335,16 @@ function join(steps: readonly TurnStep[]): TurnRecord[] {
   })
 }
 
-function getRows(turns: readonly (TurnRecord | TurnStep)[]) {
+function buildRows(turns: readonly (TurnRecord | TurnStep)[]) {
   const builder = new TrajectoryBuilder({ sideCalls: true })
   for (const turn of turns) builder.add(turn)
   return { rows: [...builder.assembleRows({}, null)], excluded: builder.countExcluded() }
 }
 
 /** Records two sessions of two and three turns, and one with an open turn. */
-async function searchedSessions(store: TurnStore): Promise<void> {
+async function recordSearchSessions(store: TurnStore): Promise<void> {
   const user = (content: unknown) => JSON.stringify({ role: 'user', content })
-  const call = (command: string) =>
+  const toToolCalls = (command: string) =>
     JSON.stringify([
       { id: 'call_1', type: 'function', function: { name: 'bash', arguments: JSON.stringify({ command }) } },
     ])
@@ -382,7 +374,7 @@ async function searchedSessions(store: TurnStore): Promise<void> {
   await record(store, ...recordMessages('b', 1, [user('海是什么? e'), user('Go on.')]), {
     sessionId: 'b',
     completionText: null,
-    toolCalls: call("echo 'assert True'; sed -i 's/x/\\n/'"),
+    toolCalls: toToolCalls("echo 'assert True'; sed -i 's/x/\\n/'"),
   })
   await record(store, ...recordMessages('b', 2, [], { dialect: 'completions', promptPieces: ['a prompt'] }), {
     sessionId: 'b',
@@ -393,7 +385,7 @@ async function searchedSessions(store: TurnStore): Promise<void> {
 }
 
 /** Records four sessions. a: reward 0.25; b: reward 1, completed; c: two turns, one failed; d: an inexact turn. */
-async function createFour(store: TurnStore): Promise<void> {
+async function createFourSessions(store: TurnStore): Promise<void> {
   const metadata = {
     a: { task: 'django' },
     b: { task: 'django' },

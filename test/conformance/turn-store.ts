@@ -11,8 +11,8 @@ import {
 } from '../../src/protocol/token-data/token-data.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { NewSession, OpenTurn, TurnOutcome, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
-import { lastOfTexts, type TurnOfTexts, withTexts } from '../helpers/messages.ts'
-import { asPrompt, type OutcomeFields } from '../helpers/prompt-ids.ts'
+import { addMessageTexts, type TurnWithTexts, withTexts } from '../helpers/messages.ts'
+import { type OutcomeFields, toPromptIds } from '../helpers/prompt-ids.ts'
 import { getDetails } from '../helpers/reported-details.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
@@ -50,7 +50,7 @@ export function aTurn(
     index: 0,
     dialect: 'chat',
     startedAtMs: 2000,
-    lastMessage: lastOfTexts(requestMessages),
+    lastMessage: addMessageTexts(requestMessages),
     tools: null,
     params: '{"model":"m"}',
     promptPieces: [],
@@ -76,7 +76,7 @@ export function anOutcome(
     toolCalls: '[]',
     finishReason: 'stop',
     stopReason: null,
-    promptTokenIds: asPrompt(promptTokenIds),
+    promptTokenIds: toPromptIds(promptTokenIds),
     completionTokenIds: Int32Array.of(4, 5),
     completionLogprobs: Float64Array.of(-0.5, -0.25),
     exact: true,
@@ -90,8 +90,11 @@ export function anOutcome(
   }
 }
 
-export async function getTurns(store: Pick<TurnStore, 'readTurns'>, sessionId = 's'): Promise<TurnOfTexts[]> {
-  const turns: TurnOfTexts[] = []
+export async function getTurns(
+  store: Pick<TurnStore, 'readTurns'>,
+  sessionId = 's',
+): Promise<TurnWithTexts[]> {
+  const turns: TurnWithTexts[] = []
   for await (const turn of store.readTurns(sessionId)) turns.push(withTexts(turn))
   return turns
 }
@@ -104,30 +107,34 @@ export async function record(store: TurnStore, turn: OpenTurn, outcome: OutcomeF
 
 /** Each run of a property needs a session without data of earlier runs. */
 let lastSession = 0
-const freshSession = () => `session-${++lastSession}`
+const createSessionId = () => `session-${++lastSession}`
 
 export function turnStoreConformance(t: Test, open: (t: Test) => Promise<TurnStore>): void {
-  const cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) =>
+  const test = createStoreTest(t, open)
+  sessionTests(test)
+  listTests(test)
+  turnTests(test)
+  removalTests(test)
+  exactnessTests(test)
+  detailTests(test)
+}
+
+type StoreTest = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) => void
+
+/** Returns a function that defines a test, which opens a separate store. */
+export function createStoreTest(t: Test, open: (t: Test) => Promise<TurnStore>): StoreTest {
+  return (title, check) =>
     t.test(title, async (t) => {
       const store = await open(t)
       t.teardown(() => store.close())
       await check(t, store)
     })
-
-  sessionCells(cell)
-  listCells(cell)
-  turnCells(cell)
-  removalCells(cell)
-  exactnessCells(cell)
-  detailCells(cell)
 }
 
-type Cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) => void
-
-function sessionCells(cell: Cell): void {
-  cell('a created session has the fields of its creation', async (t, store) => {
+function sessionTests(test: StoreTest): void {
+  test('a created session has the fields of its creation', async (t, store) => {
     const metadata = { task: 'django-1', nested: { list: [1, null, 'x'] } }
-    const given = createSession('s', {
+    const newSession = createSession('s', {
       ttlMs: 60_000,
       metadata,
       samplingParams: { temperature: 0.5 },
@@ -139,10 +146,10 @@ function sessionCells(cell: Cell): void {
       limits: { turns: 3, seconds: 0.5, at_limit: 'error' },
       keyTag: 'AAECAwQFBgc',
     })
-    const { created, session } = await store.createSession(given)
+    const { created, session } = await store.createSession(newSession)
     t.equal(created, true)
     t.strictSame(session, {
-      ...given,
+      ...newSession,
       samplingParams: '{"temperature":0.5}',
       status: 'active',
       updatedAtMs: 1000,
@@ -159,7 +166,7 @@ function sessionCells(cell: Cell): void {
     t.strictSame(await store.getSession('s'), session)
   })
 
-  cell('the next index is above all recorded ones, also after gaps', async (t, store) => {
+  test('the next index is above all recorded ones, also after gaps', async (t, store) => {
     await store.createSession(createSession('s'))
     await record(store, aTurn('a', { index: 3 }))
     await record(store, aTurn('b', { index: 1 }))
@@ -168,7 +175,7 @@ function sessionCells(cell: Cell): void {
     t.match(await store.resetSession('s', 5000), { turnCount: 0, nextIndex: 0 })
   })
 
-  cell('creating a session again changes nothing and reports that it exists', async (t, store) => {
+  test('creating a session again changes nothing and reports that it exists', async (t, store) => {
     await store.createSession(createSession('s', { metadata: { first: true } }))
     const second = await store.createSession(
       createSession('s', { createdAtMs: 9, metadata: { first: false } }),
@@ -178,7 +185,7 @@ function sessionCells(cell: Cell): void {
     t.equal(second.session.createdAtMs, 1000)
   })
 
-  cell('results for an unknown session are undefined, false or empty', async (t, store) => {
+  test('results for an unknown session are undefined, false or empty', async (t, store) => {
     t.equal(await store.getSession('none'), undefined)
     t.equal(await store.endSession('none', 'completed', 1), undefined)
     t.equal(await store.setReward('none', { reward: 1, components: {} }, 1), undefined)
@@ -188,14 +195,14 @@ function sessionCells(cell: Cell): void {
     t.strictSame(await getTurns(store, 'none'), [])
   })
 
-  cell('an ended session keeps its status', async (t, store) => {
+  test('an ended session keeps its status', async (t, store) => {
     await store.createSession(createSession('s'))
     const ended = await store.endSession('s', 'aborted', 5000)
     t.match(ended, { status: 'aborted', endedAtMs: 5000, updatedAtMs: 5000 })
     t.match(await store.endSession('s', 'completed', 6000), { status: 'aborted', endedAtMs: 5000 })
   })
 
-  cell('a reward has a total and named parts, and the last one counts', async (t, store) => {
+  test('a reward has a total and named parts, and the last one counts', async (t, store) => {
     await store.createSession(createSession('s'))
     await store.setReward('s', { reward: 1, components: { tests: 1 } }, 10)
     const session = await store.setReward('s', { reward: -0.25, components: { tests: 0, format: -0.25 } }, 20)
@@ -211,7 +218,7 @@ function sessionCells(cell: Cell): void {
     t.equal((await store.getSession('s'))?.updatedAtMs, 20)
   })
 
-  cell('people label a session and its turns, and fields that a change omits stay', async (t, store) => {
+  test('people label a session and its turns, and fields that a change omits stay', async (t, store) => {
     await store.createSession(createSession('s'))
     t.strictSame((await store.getSession('s'))!.marks, { labels: [], note: null, turns: {} })
     const note = 'it wrote\u0000 "\ud800" into the test\n— twice'
@@ -236,7 +243,7 @@ function sessionCells(cell: Cell): void {
     t.strictSame((await store.resetSession('s', 70))!.marks, { labels: [], note: null, turns: {} })
   })
 
-  cell('changes take effect in the order in which they were requested, awaited or not', async (t, store) => {
+  test('changes take effect in the order in which they were requested, awaited or not', async (t, store) => {
     void store.createSession(createSession('s'))
     void store.openTurn(aTurn('a'))
     void store.closeTurn(anOutcome('a'))
@@ -247,7 +254,7 @@ function sessionCells(cell: Cell): void {
     t.match(await getTurns(store), [{ turnId: 'a', status: 'completed' }])
   })
 
-  cell('close completes after all earlier operations, and later ones are rejected', async (t, store) => {
+  test('close completes after all earlier operations, and later ones are rejected', async (t, store) => {
     await store.createSession(createSession('s'))
     const writes = [store.openTurn(aTurn('a')), store.closeTurn(anOutcome('a'))]
     await store.close()
@@ -259,10 +266,10 @@ function sessionCells(cell: Cell): void {
   })
 }
 
-function listCells(cell: Cell): void {
+function listTests(test: StoreTest): void {
   const ids = (page: { sessions: { sessionId: string }[] }) => page.sessions.map((each) => each.sessionId)
 
-  cell('sessions are listed newest first, in pages that inserts do not disturb', async (t, store) => {
+  test('sessions are listed newest first, in pages that inserts do not disturb', async (t, store) => {
     for (const [index, sessionId] of ['a', 'b', 'c', 'd', 'e'].entries()) {
       // c and d have the same age.
       await store.createSession(createSession(sessionId, { createdAtMs: 1000 + Math.min(index, 2) }))
@@ -277,13 +284,13 @@ function listCells(cell: Cell): void {
     t.strictSame(ids(last), ['a'])
   })
 
-  cell('a page that ends with the last session has no cursor', async (t, store) => {
+  test('a page that ends with the last session has no cursor', async (t, store) => {
     await store.createSession(createSession('a'))
     await store.createSession(createSession('b'))
     t.equal((await store.listSessions({ limit: 2 })).nextCursor, undefined)
   })
 
-  cell('a filter selects sessions with a status and with all given metadata values', async (t, store) => {
+  test('a filter selects sessions with a status and with all given metadata values', async (t, store) => {
     const metadata = { task: 'x', n: 1, flag: true, 'odd."key': 'v' }
     await store.createSession(createSession('a', { metadata }))
     await store.createSession(createSession('b', { metadata: { task: 'x', n: '1', flag: 1 } }))
@@ -311,15 +318,15 @@ function listCells(cell: Cell): void {
     t.match(await store.groupSessions('n', { label: 'cheat' }), [{ value: 1, sessions: 1 }])
   })
 
-  cell('a malformed cursor is an invalid request', async (t, store) => {
+  test('a malformed cursor is an invalid request', async (t, store) => {
     for (const cursor of ['', 'nonsense', '%', Buffer.from('[1]').toString('base64url')]) {
       await t.rejects(store.listSessions({ limit: 1, cursor }), { code: 'invalid_request', param: 'cursor' })
     }
   })
 }
 
-function turnCells(cell: Cell): void {
-  cell('an open turn has its request and no outcome', async (t, store) => {
+function turnTests(test: StoreTest): void {
+  test('an open turn has its request and no outcome', async (t, store) => {
     await store.createSession(createSession('s'))
     const turn = aTurn('a', { tools: '[{"type":"function"}]', retryCount: 2, dialect: 'messages' })
     await store.openTurn(turn)
@@ -351,7 +358,7 @@ function turnCells(cell: Cell): void {
     })
   })
 
-  cell('a closed turn has its request and its outcome', async (t, store) => {
+  test('a closed turn has its request and its outcome', async (t, store) => {
     await store.createSession(createSession('s'))
     const outcome = {
       status: 'failed',
@@ -370,7 +377,7 @@ function turnCells(cell: Cell): void {
     t.match(await store.getSession('s'), { turnCount: 1, updatedAtMs: 3000 })
   })
 
-  cell('turns are read by index, in whatever order they were opened and closed', async (t, store) => {
+  test('turns are read by index, in whatever order they were opened and closed', async (t, store) => {
     await store.createSession(createSession('s'))
     for (const index of [2, 0, 1]) void store.openTurn(aTurn(`t${index}`, { index }))
     for (const index of [1, 2, 0]) await store.closeTurn(anOutcome(`t${index}`))
@@ -380,14 +387,14 @@ function turnCells(cell: Cell): void {
     )
   })
 
-  cell('a turn is closed once: later outcomes change nothing', async (t, store) => {
+  test('a turn is closed once: later outcomes change nothing', async (t, store) => {
     await store.createSession(createSession('s'))
     await record(store, aTurn('a'), { completionText: 'first' })
     await store.closeTurn(anOutcome('a', { completionText: 'second', status: 'failed' }))
     t.match(await getTurns(store), [{ completionText: 'first', status: 'completed' }])
   })
 
-  cell('a turn that did not reach the agent is aborted, if it was completed', async (t, store) => {
+  test('a turn that did not reach the agent is aborted, if it was completed', async (t, store) => {
     await store.createSession(createSession('s'))
     await record(store, aTurn('a', { index: 0 }))
     await record(store, aTurn('b', { index: 1 }), { status: 'failed', error: { code: 'x', message: 'y' } })
@@ -404,7 +411,7 @@ function turnCells(cell: Cell): void {
     t.equal(turns[0]?.completionText, 'hello', 'the completion is unchanged')
   })
 
-  cell('a turn that is redelivered to a retry is completed and records the retry', async (t, store) => {
+  test('a turn that is redelivered to a retry is completed and records the retry', async (t, store) => {
     await store.createSession(createSession('s'))
     const gone = { code: 'agent_gone', message: 'left \ud800' }
     await record(store, aTurn('a', { index: 0 }), { annotations: '{"line":"main \ud800"}', exact: false })
@@ -430,35 +437,32 @@ function turnCells(cell: Cell): void {
     t.match(await getTurns(store), [{ status: 'completed', completionText: 'hello' }])
   })
 
-  cell(
-    'a turn without a complete response, or of an ended session, is not redelivered to a retry',
-    async (t, store) => {
-      await store.createSession(createSession('s'))
-      const cancelled = { status: 'aborted', error: { code: 'turn_cancelled', message: 'x' } } as const
-      await record(store, aTurn('a', { index: 0 }), { status: 'failed', error: { code: 'x', message: 'y' } })
-      await record(store, aTurn('b', { index: 1 }), cancelled)
-      await record(store, aTurn('c', { index: 2 }), {
-        status: 'aborted',
-        finishReason: null,
-        error: { code: 'agent_gone', message: 'left' },
-      })
-      await store.openTurn(aTurn('d', { index: 3 }))
-      await record(store, aTurn('e', { index: 4 }))
-      for (const turnId of ['a', 'b', 'c', 'd', 'none'])
-        t.notOk(await store.markRedelivered('s', turnId, 1), turnId)
-      t.notOk(await store.markRedelivered('none', 'e', 1))
-      await store.endSession('s', 'completed', 5000)
-      t.notOk(await store.markRedelivered('s', 'e', 1))
-      t.match((await getTurns(store)).at(-1), { turnId: 'e', status: 'completed' })
-    },
-  )
+  test('a turn without a complete response, or of an ended session, is not redelivered to a retry', async (t, store) => {
+    await store.createSession(createSession('s'))
+    const cancelled = { status: 'aborted', error: { code: 'turn_cancelled', message: 'x' } } as const
+    await record(store, aTurn('a', { index: 0 }), { status: 'failed', error: { code: 'x', message: 'y' } })
+    await record(store, aTurn('b', { index: 1 }), cancelled)
+    await record(store, aTurn('c', { index: 2 }), {
+      status: 'aborted',
+      finishReason: null,
+      error: { code: 'agent_gone', message: 'left' },
+    })
+    await store.openTurn(aTurn('d', { index: 3 }))
+    await record(store, aTurn('e', { index: 4 }))
+    for (const turnId of ['a', 'b', 'c', 'd', 'none'])
+      t.notOk(await store.markRedelivered('s', turnId, 1), turnId)
+    t.notOk(await store.markRedelivered('none', 'e', 1))
+    await store.endSession('s', 'completed', 5000)
+    t.notOk(await store.markRedelivered('s', 'e', 1))
+    t.match((await getTurns(store)).at(-1), { turnId: 'e', status: 'completed' })
+  })
 
-  cell('a turn of an unknown session is rejected', async (t, store) => {
+  test('a turn of an unknown session is rejected', async (t, store) => {
     await t.rejects(store.openTurn(aTurn('a')), { code: 'session_not_found' })
     await t.resolves(store.closeTurn(anOutcome('a')))
   })
 
-  cell('a second turn with the same id is rejected and affects no other turn', async (t, store) => {
+  test('a second turn with the same id is rejected and affects no other turn', async (t, store) => {
     await store.createSession(createSession('s'))
     const first = store.openTurn(aTurn('a'))
     const second = store.openTurn(aTurn('a', { index: 1 }))
@@ -472,7 +476,7 @@ function turnCells(cell: Cell): void {
     t.equal((await store.getSession('s'))?.turnCount, 2)
   })
 
-  cell('one turn is found by its id, and equals the turn in a read of the session', async (t, store) => {
+  test('one turn is found by its id, and equals the turn in a read of the session', async (t, store) => {
     await store.createSession(createSession('s'))
     await store.createSession(createSession('other'))
     await record(store, aTurn('a'))
@@ -489,7 +493,7 @@ function turnCells(cell: Cell): void {
     t.equal(await store.getTurn('s', 'a'), undefined)
   })
 
-  cell('a caller may stop reading early', async (t, store) => {
+  test('a caller may stop reading early', async (t, store) => {
     await store.createSession(createSession('s'))
     for (let index = 0; index < 200; index += 1) void store.openTurn(aTurn(`t${index}`, { index }))
     await store.closeTurn(anOutcome('t0'))
@@ -498,8 +502,8 @@ function turnCells(cell: Cell): void {
   })
 }
 
-function removalCells(cell: Cell): void {
-  cell('a reset removes turns and reward and makes the session active again', async (t, store) => {
+function removalTests(test: StoreTest): void {
+  test('a reset removes turns and reward and makes the session active again', async (t, store) => {
     await store.createSession(createSession('s', { metadata: { kept: 1 } }))
     await record(store, aTurn('a'))
     await store.openTurn(aTurn('in-flight', { index: 1 }))
@@ -513,7 +517,7 @@ function removalCells(cell: Cell): void {
     t.match(await getTurns(store), [{ turnId: 'a', completionText: 'anew' }])
   })
 
-  cell('deleting removes a session with a turn in flight, whose end then resolves', async (t, store) => {
+  test('deleting removes a session with a turn in flight, whose end then resolves', async (t, store) => {
     await store.createSession(createSession('s'))
     await store.openTurn(aTurn('a'))
     t.equal(await store.deleteSession('s'), true)
@@ -525,28 +529,25 @@ function removalCells(cell: Cell): void {
     t.strictSame(await getTurns(store), [], 'a session of the same name is another session')
   })
 
-  cell(
-    'a sweep removes sessions past their time to live, never one with a turn in flight',
-    async (t, store) => {
-      await store.createSession(createSession('forever'))
-      await store.createSession(createSession('old', { ttlMs: 1000 }))
-      await store.createSession(createSession('young', { ttlMs: 50_000 }))
-      await store.createSession(createSession('used', { ttlMs: 1000 }))
-      await store.createSession(createSession('busy', { ttlMs: 1000 }))
-      await store.setReward('used', { reward: 1, components: {} }, 9500)
-      await store.openTurn(aTurn('a', { sessionId: 'busy' }))
-      t.strictSame(await store.countSessions(10_000), { sessions: 5, active: 5, expired: 1 })
-      await store.endSession('young', 'completed', 9_999)
-      t.strictSame(await store.sweep(10_000), ['old'])
-      t.strictSame(await store.countSessions(10_000), { sessions: 4, active: 3, expired: 0 })
-      t.equal(await store.getSession('old'), undefined)
-      await store.closeTurn(anOutcome('a', { sessionId: 'busy' }))
-      t.strictSame((await store.sweep(20_000)).toSorted(), ['busy', 'used'])
-      t.strictSame(await store.sweep(20_000), [])
-    },
-  )
+  test('a sweep removes sessions past their time to live, never one with a turn in flight', async (t, store) => {
+    await store.createSession(createSession('forever'))
+    await store.createSession(createSession('old', { ttlMs: 1000 }))
+    await store.createSession(createSession('young', { ttlMs: 50_000 }))
+    await store.createSession(createSession('used', { ttlMs: 1000 }))
+    await store.createSession(createSession('busy', { ttlMs: 1000 }))
+    await store.setReward('used', { reward: 1, components: {} }, 9500)
+    await store.openTurn(aTurn('a', { sessionId: 'busy' }))
+    t.strictSame(await store.countSessions(10_000), { sessions: 5, active: 5, expired: 1 })
+    await store.endSession('young', 'completed', 9_999)
+    t.strictSame(await store.sweep(10_000), ['old'])
+    t.strictSame(await store.countSessions(10_000), { sessions: 4, active: 3, expired: 0 })
+    t.equal(await store.getSession('old'), undefined)
+    await store.closeTurn(anOutcome('a', { sessionId: 'busy' }))
+    t.strictSame((await store.sweep(20_000)).toSorted(), ['busy', 'used'])
+    t.strictSame(await store.sweep(20_000), [])
+  })
 
-  cell('a sweep can keep sessions that expired before a given time', async (t, store) => {
+  test('a sweep can keep sessions that expired before a given time', async (t, store) => {
     for (const [name, ttlMs] of [
       ['first', 1_000],
       ['second', 1_001],
@@ -557,14 +558,14 @@ function removalCells(cell: Cell): void {
     t.strictSame(await store.sweep(7_000), ['first'])
   })
 
-  cell('a sweep removes any number of sessions', async (t, store) => {
+  test('a sweep removes any number of sessions', async (t, store) => {
     const names = Array.from({ length: 450 }, (_, index) => `s${index}`)
     await Promise.all(names.map((name) => store.createSession(createSession(name, { ttlMs: 1 }))))
     t.strictSame((await store.sweep(10_000)).toSorted(), names.toSorted())
   })
 }
 
-function exactnessCells(cell: Cell): void {
+function exactnessTests(test: StoreTest): void {
   const tokenId = fc.oneof(fc.nat(200_000), fc.integer())
   const logprob = fc.oneof(
     fc.double(),
@@ -576,7 +577,7 @@ function exactnessCells(cell: Cell): void {
     unit: fc.integer({ min: 0, max: 0xffff }).map((unit) => String.fromCharCode(unit)),
   })
 
-  cell('turns of very many messages are read back completely', async (t, store) => {
+  test('turns of very many messages are read back completely', async (t, store) => {
     await store.createSession(createSession('s'))
     const texts = Array.from({ length: 10_000 }, (_, index) => `{"role":"user","content":"${index}"}`)
     for (const [index, [messages, chunks]] of [
@@ -596,7 +597,7 @@ function exactnessCells(cell: Cell): void {
     t.strictSame(second!.promptPieces, texts.slice(0, 6_000))
   })
 
-  cell('token ids and logprobs are read back bit for bit', async (t, store) => {
+  test('token ids and logprobs are read back bit for bit', async (t, store) => {
     const turns = fc.array(
       fc.record({
         promptTokenIds: fc.array(tokenId).map((ids) => Int32Array.from(ids)),
@@ -606,7 +607,7 @@ function exactnessCells(cell: Cell): void {
       { maxLength: 5 },
     )
     const property = fc.asyncProperty(turns, async (turns) => {
-      const sessionId = freshSession()
+      const sessionId = createSessionId()
       const expected = structuredClone(turns)
       await store.createSession(createSession(sessionId))
       for (const [index, arrays] of turns.entries()) {
@@ -622,7 +623,7 @@ function exactnessCells(cell: Cell): void {
     await t.resolves(fc.assert(property, { numRuns: RUNS }))
   })
 
-  cell('prompts are read back unchanged, whichever prompt they extend', async (t, store) => {
+  test('prompts are read back unchanged, whichever prompt they extend', async (t, store) => {
     const step = fc.record({
       from: fc.nat(20),
       keep: fc.nat(60),
@@ -631,7 +632,7 @@ function exactnessCells(cell: Cell): void {
       after: fc.constantFrom('go on', 'go on', 'go on', 'wait', 'reset', 'delete'),
     })
     const property = fc.asyncProperty(fc.array(step, { maxLength: 20 }), async (steps) => {
-      const sessionId = freshSession()
+      const sessionId = createSessionId()
       await store.createSession(createSession(sessionId))
       const known = [PromptIds.of(...Array(40).keys())]
       let expected: string[] = []
@@ -665,7 +666,7 @@ function exactnessCells(cell: Cell): void {
     await t.resolves(fc.assert(property, { numRuns: RUNS }))
   })
 
-  cell('every text is read back unchanged, also lone surrogates and NUL characters', async (t, store) => {
+  test('every text is read back unchanged, also lone surrogates and NUL characters', async (t, store) => {
     const fields = fc.record({
       requestMessages: fc.array(text, { maxLength: 6 }),
       tools: fc.option(text),
@@ -676,7 +677,7 @@ function exactnessCells(cell: Cell): void {
     })
     const property = fc.asyncProperty(fields, async (fields) => {
       const { completionText, reasoning, ...request } = fields
-      const sessionId = freshSession()
+      const sessionId = createSessionId()
       await store.createSession(createSession(sessionId))
       await record(store, aTurn('t', { sessionId, ...request }), { completionText, reasoning })
       const echo = JSON.stringify({
@@ -695,7 +696,7 @@ function exactnessCells(cell: Cell): void {
     await t.resolves(fc.assert(property, { numRuns: RUNS }))
   })
 
-  cell('texts that differ only in a lone surrogate are two texts', async (t, store) => {
+  test('texts that differ only in a lone surrogate are two texts', async (t, store) => {
     await store.createSession(createSession('s'))
     const messages = ['"\ud800"', '"\ud801"', '"\udc00"', '"\ufffd"']
     for (const [index, message] of messages.entries()) {
@@ -707,7 +708,7 @@ function exactnessCells(cell: Cell): void {
     )
   })
 
-  cell('an echoed completion is read back as the agent wrote it, in any form', async (t, store) => {
+  test('an echoed completion is read back as the agent wrote it, in any form', async (t, store) => {
     await store.createSession(createSession('s'))
     const content = `  The "answer" is\n${'long and '.repeat(20)}über  `
     const args = `{"path": "src/${'deep/'.repeat(20)}file.py"}`
@@ -737,7 +738,7 @@ function exactnessCells(cell: Cell): void {
     )
   })
 
-  cell('one prompt sampled twice and continued from either completion keeps both', async (t, store) => {
+  test('one prompt sampled twice and continued from either completion keeps both', async (t, store) => {
     await store.createSession(createSession('s'))
     const prompt = Int32Array.from({ length: 50 }, (_, index) => index)
     const question = HI
@@ -765,7 +766,7 @@ function exactnessCells(cell: Cell): void {
     t.strictSame(turns[1]?.completionTokenIds, Int32Array.of(70, 71))
   })
 
-  cell('branches keep their own histories', async (t, store) => {
+  test('branches keep their own histories', async (t, store) => {
     await store.createSession(createSession('s'))
     const histories = ['A', 'AB', 'ABC', 'AX', 'AXB', 'ABCD', '', 'B', 'AB']
     for (const [index, history] of histories.entries()) {
@@ -785,68 +786,62 @@ function exactnessCells(cell: Cell): void {
     )
   })
 
-  cell(
-    `a session of ${LONG_TURNS} turns and ${LONG_TURNS * 500} tokens is read back completely`,
-    async (t, store) => {
-      await store.createSession(createSession('s'))
-      const sequence: number[] = []
-      const messages: string[] = []
-      for (let index = 0; index < LONG_TURNS; index += 1) {
-        messages.push(JSON.stringify({ role: 'user', content: `question ${index} ${'q'.repeat(500)}` }))
-        for (let i = 0; i < 400; i += 1) sequence.push((index * 7919 + i * 104_729) % 150_000)
-        const completion = Array.from({ length: 100 }, (_, i) => (index + i * 31) % 150_000)
-        const completionText = `answer ${index} ${'a'.repeat(500)}`
-        await record(store, aTurn(`t${index}`, { index, requestMessages: [...messages] }), {
-          promptTokenIds: Int32Array.from(sequence),
-          completionTokenIds: Int32Array.from(completion),
-          completionText,
-        })
-        messages.push(JSON.stringify({ role: 'assistant', content: completionText }))
-        sequence.push(...completion)
-      }
-      let count = 0
-      let wrong = 0
-      for await (const record of store.readTurns('s')) {
-        const turn = withTexts(record)
-        const isComplete = turn.index === count && turn.requestMessages.length === count * 2 + 1
-        const right = turn.requestMessages.every((message, index) => message === messages[index])
-        if (!isComplete || !right || !turn.promptTokenIds.every((id, index) => id === sequence[index]))
-          wrong += 1
-        if (turn.promptTokenIds.length !== count * 500 + 400) wrong += 1
-        count += 1
-      }
-      t.equal(count, LONG_TURNS)
-      t.equal(wrong, 0)
-    },
-  )
+  test(`a session of ${LONG_TURNS} turns and ${LONG_TURNS * 500} tokens is read back completely`, async (t, store) => {
+    await store.createSession(createSession('s'))
+    const sequence: number[] = []
+    const messages: string[] = []
+    for (let index = 0; index < LONG_TURNS; index += 1) {
+      messages.push(JSON.stringify({ role: 'user', content: `question ${index} ${'q'.repeat(500)}` }))
+      for (let i = 0; i < 400; i += 1) sequence.push((index * 7919 + i * 104_729) % 150_000)
+      const completion = Array.from({ length: 100 }, (_, i) => (index + i * 31) % 150_000)
+      const completionText = `answer ${index} ${'a'.repeat(500)}`
+      await record(store, aTurn(`t${index}`, { index, requestMessages: [...messages] }), {
+        promptTokenIds: Int32Array.from(sequence),
+        completionTokenIds: Int32Array.from(completion),
+        completionText,
+      })
+      messages.push(JSON.stringify({ role: 'assistant', content: completionText }))
+      sequence.push(...completion)
+    }
+    let count = 0
+    let wrong = 0
+    for await (const record of store.readTurns('s')) {
+      const turn = withTexts(record)
+      const isComplete = turn.index === count && turn.requestMessages.length === count * 2 + 1
+      const right = turn.requestMessages.every((message, index) => message === messages[index])
+      if (!isComplete || !right || !turn.promptTokenIds.every((id, index) => id === sequence[index]))
+        wrong += 1
+      if (turn.promptTokenIds.length !== count * 500 + 400) wrong += 1
+      count += 1
+    }
+    t.equal(count, LONG_TURNS)
+    t.equal(wrong, 0)
+  })
 }
 
 function toBytes(array: Int32Array | Float64Array): Buffer {
   return Buffer.from(array.buffer, array.byteOffset, array.byteLength)
 }
 
-function detailCells(cell: Cell): void {
+function detailTests(test: StoreTest): void {
   const data = getDetails([1, 2, 3], [4, 5])
 
-  cell(
-    'details of a turn are read back bit for bit, and only those of the requested kinds',
-    async (t, store) => {
-      await store.createSession(createSession('s'))
-      await record(store, aTurn('t1'), { details: packTokenData(data) })
-      await record(store, aTurn('t2', { index: 1 }))
-      const found = await store.readDetails('s', ['t1', 't2', 'gone'], TOKEN_DATA_KINDS)
-      t.strictSame([...found.keys()], ['t1'], 'a turn without details is omitted')
-      t.ok(isDeepStrictEqual(plainDetails(found.get('t1')), plainDetails(packTokenData(data))))
-      const masks = await store.readDetails('s', ['t1'], ['sampling_mask'])
-      t.strictSame(
-        masks.get('t1')!.map(({ kind }) => kind),
-        ['sampling_mask'],
-      )
-      t.equal((await store.readDetails('other', ['t1'], TOKEN_DATA_KINDS)).size, 0)
-    },
-  )
+  test('details of a turn are read back bit for bit, and only those of the requested kinds', async (t, store) => {
+    await store.createSession(createSession('s'))
+    await record(store, aTurn('t1'), { details: packTokenData(data) })
+    await record(store, aTurn('t2', { index: 1 }))
+    const found = await store.readDetails('s', ['t1', 't2', 'gone'], TOKEN_DATA_KINDS)
+    t.strictSame([...found.keys()], ['t1'], 'a turn without details is omitted')
+    t.ok(isDeepStrictEqual(toComparable(found.get('t1')), toComparable(packTokenData(data))))
+    const masks = await store.readDetails('s', ['t1'], ['sampling_mask'])
+    t.strictSame(
+      masks.get('t1')!.map(({ kind }) => kind),
+      ['sampling_mask'],
+    )
+    t.equal((await store.readDetails('other', ['t1'], TOKEN_DATA_KINDS)).size, 0)
+  })
 
-  cell('a turn whose opening was recorded before its end has its details', async (t, store) => {
+  test('a turn whose opening was recorded before its end has its details', async (t, store) => {
     await store.createSession(createSession('s'))
     await store.openTurn(aTurn('t1'))
     await store.closeTurn(anOutcome('t1', { status: 'failed', details: packTokenData(data) }))
@@ -855,7 +850,7 @@ function detailCells(cell: Cell): void {
     t.notOk('details' in turn!, 'a read of the turn does not include them')
   })
 
-  cell('a session that was reset or deleted has no details', async (t, store) => {
+  test('a session that was reset or deleted has no details', async (t, store) => {
     await store.createSession(createSession('s'))
     await record(store, aTurn('t1'), { details: packTokenData(data) })
     await store.resetSession('s', 4000)
@@ -868,7 +863,7 @@ function detailCells(cell: Cell): void {
 
   const PARTS = ['advantages', 'teacher_logprobs'] as const
 
-  cell('details that are added to ended turns replace those of the same kind', async (t, store) => {
+  test('details that are added to ended turns replace those of the same kind', async (t, store) => {
     await store.createSession(createSession('s'))
     await record(store, aTurn('t1'), { details: packTokenData(data) })
     await record(store, aTurn('t2', { index: 1 }))
@@ -899,28 +894,25 @@ function detailCells(cell: Cell): void {
     )
   })
 
-  cell(
-    'details of an unknown or open turn are rejected together with the others of their request',
-    async (t, store) => {
-      await store.createSession(createSession('s'))
-      await record(store, aTurn('t1'))
-      await store.openTurn(aTurn('open', { index: 1 }))
-      const details = packTokenData({ advantages: [1] })
-      for (const turnId of ['open', 'gone']) {
-        const turns = [
-          { turnId: 't1', details },
-          { turnId, details },
-        ]
-        await t.rejects(store.addDetails('s', turns), { code: 'turn_not_found' })
-      }
-      await t.rejects(store.addDetails('gone', []), { code: 'session_not_found' })
-      t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).size, 0)
-    },
-  )
+  test('details of an unknown or open turn are rejected together with the others of their request', async (t, store) => {
+    await store.createSession(createSession('s'))
+    await record(store, aTurn('t1'))
+    await store.openTurn(aTurn('open', { index: 1 }))
+    const details = packTokenData({ advantages: [1] })
+    for (const turnId of ['open', 'gone']) {
+      const turns = [
+        { turnId: 't1', details },
+        { turnId, details },
+      ]
+      await t.rejects(store.addDetails('s', turns), { code: 'turn_not_found' })
+    }
+    await t.rejects(store.addDetails('gone', []), { code: 'session_not_found' })
+    t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).size, 0)
+  })
 }
 
 /** Converts bytes to numbers: a buffer and an array with the same bytes are equal. */
-function plainDetails(packed: readonly TokenDataBlob[] = []): TokenData & { bytes: unknown } {
+function toComparable(packed: readonly TokenDataBlob[] = []): TokenData & { bytes: unknown } {
   const { routed_experts: experts, ...rest } = unpackTokenData(packed)
   return { ...rest, bytes: experts && [...experts.experts.data] }
 }

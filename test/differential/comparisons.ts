@@ -1,37 +1,38 @@
 /**
- * What the differentials compared last: the prompts of each template family (`run.ts --write`) and of each prompt encoder
- * (`encoders.ts --write`), none of which differed. The table of models in docs/token-mode.md is made of it.
+ * Counts of the last comparisons: the prompts of each template family (`run.ts --write`) and of each prompt encoder
+ * (`encoders.ts --write`), none of which differed. The table of models in docs/token-mode.md is generated from them.
  */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 /** The prompts of a template family. */
 export interface Comparison {
-  /** The output parser that is chosen for the template. */
+  /** The output parser that the proxy chooses for the template. */
   parser: string
   conversations: number
-  /** The number of whole prompts. */
+  /** The number of complete prompts. */
   prompts: number
 }
 
 /** The prompts of a prompt encoder in one mode. */
 export interface EncoderCounts {
   conversations: number
-  /** The number of whole prompts. */
+  /** The number of complete prompts. */
   prompts: number
   equal: number
   rejectedByBoth: number
-  /** The number of turns that continue an earlier one, and of those that extend its ids. */
+  /** The number of turns that continue an earlier one. */
   continued: number
+  /** The number of continuing turns that extend its ids. */
   extended: number
-  /** Turns after which the encoder rewrites earlier text: it drops reasoning, or moves the tools. */
+  /** Turns for which the encoder rewrites earlier text: it drops reasoning, or moves the tools. */
   rewritten: number
-  /** Responses in the encoder's own markup that the output parser reads back as they were. */
+  /** Completions in the encoder's markup that the output parser parses to the same message. */
   read: number
 }
 
 export interface EncoderComparison {
-  /** The output parser that is chosen for the encoder. */
+  /** The output parser that the proxy chooses for the encoder. */
   parser: string
   modes: Record<string, EncoderCounts>
 }

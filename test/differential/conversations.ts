@@ -1,17 +1,17 @@
-/** Random conversations between an agent and a model, with everything that was seen to cause errors in templates. */
+/** Random conversations between an agent and a model, with all content that has caused errors in templates. */
 import type { ChatMessage, ToolCall } from '../../src/protocol/canonical/messages.ts'
 
-export interface Talk {
+export interface Conversation {
   opening: ChatMessage[]
   /** JSON text, because JavaScript cannot represent some of its numbers. */
   tools: string | null
-  rounds: { answer: ChatMessage; next: ChatMessage[] }[]
+  rounds: { assistantMessage: ChatMessage; next: ChatMessage[] }[]
 }
 
 type Random = () => number
 
-/** Returns mulberry32, a generator with the same numbers for the same seed. */
-export function randomFrom(seed: number): Random {
+/** Creates mulberry32, a generator with the same numbers for the same seed. */
+export function createRandom(seed: number): Random {
   let state = seed >>> 0
   return () => {
     state = (state + 0x6d2b79f5) >>> 0
@@ -33,7 +33,7 @@ const TEXTS = [
   '{{ x }}',
   '\u2028\ufeff',
   'x'.repeat(300),
-  // Text that templates react to: switches of reasoning, and markup that they treat as their own.
+  // Text that templates interpret: switches of reasoning, and markup that they treat as their own.
   'Be brief. /no_think',
   'see src/think/x.py',
   '/nothink',
@@ -59,7 +59,7 @@ const ARGUMENTS = [
   '{"x":12345678901234567890}',
 ]
 
-export function randomTalk(random: Random, { withTools }: { withTools: boolean }): Talk {
+export function createConversation(random: Random, { withTools }: { withTools: boolean }): Conversation {
   const chance = (share: number) => random() < share
   const pick = <Item>(items: readonly Item[]): Item => items[Math.floor(random() * items.length)]!
   const text = () => pick(TEXTS)
@@ -68,22 +68,22 @@ export function randomTalk(random: Random, { withTools }: { withTools: boolean }
     const description = chance(0.8) ? `,"description":${JSON.stringify(text())}` : ''
     return `{"type":"function","function":{"name":"${name}"${description},"parameters":${pick(SCHEMAS)}}}`
   })
-  let calls = 0
-  const call = (): ToolCall => {
-    calls += 1
+  let toolCallCount = 0
+  const createToolCall = (): ToolCall => {
+    toolCallCount += 1
     return {
-      id: `call${String(calls).padStart(5, '0')}`,
+      id: `call${String(toolCallCount).padStart(5, '0')}`,
       type: 'function',
       function: { name: pick(['bash', 'get_weather']), arguments: pick(ARGUMENTS) },
     }
   }
-  const round = (): Talk['rounds'][number] => {
+  const createRound = (): Conversation['rounds'][number] => {
     const reasoning = chance(0.4) ? { reasoning_content: text() } : {}
     if (!hasTools || chance(0.4)) {
       const next: ChatMessage[] = [{ role: 'user', content: text() }]
-      return { answer: { role: 'assistant', content: text(), ...reasoning }, next }
+      return { assistantMessage: { role: 'assistant', content: text(), ...reasoning }, next }
     }
-    const toolCalls = Array.from({ length: chance(0.25) ? 2 : 1 }, call)
+    const toolCalls = Array.from({ length: chance(0.25) ? 2 : 1 }, createToolCall)
     const assistantMessage = {
       role: 'assistant' as const,
       content: chance(0.4) ? text() : null,
@@ -94,7 +94,7 @@ export function randomTalk(random: Random, { withTools }: { withTools: boolean }
       ({ id }): ChatMessage => ({ role: 'tool', tool_call_id: id, content: text() }),
     )
     return {
-      answer: assistantMessage,
+      assistantMessage,
       next: chance(0.1) ? [...results, { role: 'user', content: text() }] : results,
     }
   }
@@ -108,6 +108,6 @@ export function randomTalk(random: Random, { withTools }: { withTools: boolean }
       { role: 'user', content: text() },
     ],
     tools: hasTools ? `[${tools.join(',')}]` : null,
-    rounds: Array.from({ length: 1 + Math.floor(random() * 8) }, round),
+    rounds: Array.from({ length: 1 + Math.floor(random() * 8) }, createRound),
   }
 }

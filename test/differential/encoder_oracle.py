@@ -1,5 +1,5 @@
-"""What the reference makes of a chat: a model's prompt encoder and Hugging Face's tokenizer, or mistral-common as vLLM calls it
-(`vllm/tokenizers/mistral.py`). A request and a response per line."""
+"""Renders chats with a model's prompt encoder and Hugging Face's tokenizer, or with mistral-common as vLLM calls it
+(`vllm/tokenizers/mistral.py`): a line of JSON in, a line of JSON out."""
 
 import copy
 import importlib.util
@@ -16,7 +16,7 @@ encoders = {}
 tokenizers = {}
 
 
-def encoder_at(path):
+def load_encoder(path):
     if path not in encoders:
         spec = importlib.util.spec_from_file_location("encoder", path)
         encoders[path] = importlib.util.module_from_spec(spec)
@@ -24,7 +24,7 @@ def encoder_at(path):
     return encoders[path]
 
 
-def with_tools(messages, tools):
+def add_tools(messages, tools):
     """Adds the tools to the leading system message, as in the examples that DeepSeek publishes."""
     messages = copy.deepcopy(messages)
     if tools:
@@ -34,29 +34,29 @@ def with_tools(messages, tools):
     return messages
 
 
-def encoded(request):
-    messages = with_tools(request["messages"], request["tools"])
+def encode(request):
+    messages = add_tools(request["messages"], request["tools"])
     for message in messages:
-        # vLLM's copies have another name for it.
+        # vLLM's copies name the field `reasoning`.
         if "reasoning_content" in message:
             message["reasoning"] = message["reasoning_content"]
-    text = encoder_at(request["encoder"]).encode_messages(messages, **request["arguments"])
+    text = load_encoder(request["encoder"]).encode_messages(messages, **request["arguments"])
     tokenizer = tokenizers.setdefault(request["tokenizer"], None) or Tokenizer.from_file(request["tokenizer"])
     tokenizers[request["tokenizer"]] = tokenizer
     return {"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids}
 
 
-def encoded_by_mistral(request):
+def encode_with_mistral(request):
     path = request["tekken"]
     if path not in tokenizers:
         tokenizers[path] = MistralTokenizer.from_file(path, mode=ValidationMode.test)
     mistral = tokenizers[path]
     version = mistral.instruct_tokenizer.tokenizer.version
     thinks = getattr(mistral.instruct_tokenizer, "BEGIN_THINK", None) is not None
-    messages = [as_vllm_passes(message, thinks) for message in request["messages"]]
+    messages = [convert_as_vllm(message, thinks) for message in request["messages"]]
     effort = {"reasoning_effort": request["reasoning_effort"]} if version.supports_model_settings else {}
     chat = ChatCompletionRequest.from_openai(messages=messages, tools=request["tools"], **effort)
-    # A conversation that ends with a response is only a part of a comparison: no mode but this one takes it.
+    # The differential also needs conversations that end with a completion, which only this mode accepts.
     is_complete = messages[-1]["role"] != "assistant"
     mode = ValidationMode.test if is_complete else ValidationMode.agnostic
     mistral._chat_completion_request_validator = get_validator(version, mode)
@@ -64,14 +64,14 @@ def encoded_by_mistral(request):
     return {"text": mistral.decode(ids, special_token_policy=SpecialTokenPolicy.KEEP), "ids": ids}
 
 
-def as_vllm_passes(message, thinks):
+def convert_as_vllm(message, thinks):
     message = copy.deepcopy(message)
     for call in message.get("tool_calls") or []:
         call["id"] = call["id"][-9:]
     if "tool_call_id" in message:
         message["tool_call_id"] = message["tool_call_id"][-9:]
     if not thinks:
-        # mistral-common rejects it.
+        # mistral-common rejects reasoning here.
         message.pop("reasoning_content", None)
     return message
 
@@ -79,7 +79,7 @@ def as_vllm_passes(message, thinks):
 for line in sys.stdin:
     try:
         request = json.loads(line)
-        answer = encoded_by_mistral(request) if "tekken" in request else encoded(request)
+        response = encode_with_mistral(request) if "tekken" in request else encode(request)
     except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(answer), flush=True)
+        response = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(response), flush=True)

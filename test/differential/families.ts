@@ -8,11 +8,11 @@ export interface Family {
   bos?: string
   /** Text for the `{}` in the template's tokens. */
   fill?: string
-  /** What renders the prompts. Default: the template. */
+  /** The renderer of the prompts. Default: the template. */
   format?: 'harmony'
   /**
-   * The template moves content beside tool calls behind their results, where it was not sampled. The added tokens then
-   * follow the calls alone.
+   * The template moves content next to tool calls behind their results, where it was not sampled. The added tokens then
+   * follow the tool calls without it.
    */
   movesText?: true
   /** The conversations have no tools, because the template supports none. */

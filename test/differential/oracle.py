@@ -1,9 +1,9 @@
-"""Renders requests with transformers itself: a line of JSON in, a line of JSON out.
+"""Renders messages with transformers: a line of JSON in, a line of JSON out.
 
 {"template", "special_tokens", "messages", "tools", "kwargs", "add_generation_prompt", "continue_final_message"} becomes {"text"} or
-{"error"}; {"processor", "sides"}, of an image processor's configuration and images, becomes {"tokens"}. Messages come prepared
-as a template takes them (the form is the template's, see `needs`), and go through transformers' own compiling and rendering.
-With "format": "harmony" they go through openai-harmony instead, the messages of a chat being what they are to vLLM.
+{"error"}; {"processor", "sides"}, an image processor's configuration and image sizes, becomes {"tokens"}. `prepare` converts
+messages to the form that the template needs (`needs`); transformers compiles and renders the template. With "format":
+"harmony", openai-harmony renders the messages instead, which this program converts as vLLM does.
 """
 
 import ast
@@ -21,59 +21,59 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.utils.chat_template_utils import render_jinja_template
 
 
-def answer(request):
+def respond(request):
     if "sides" in request:
-        return {"tokens": [tokens_of(request["processor"], *side) for side in request["sides"]]}
+        return {"tokens": [count_tokens(request["processor"], *side) for side in request["sides"]]}
     if request["format"] == "harmony":
-        text = harmony_text(request)
-        return {"text": text, "ids": tokenizer_at(request["tokenizer"]).encode(text, add_special_tokens=False).ids}
+        text = render_harmony(request)
+        return {"text": text, "ids": get_tokenizer(request["tokenizer"]).encode(text, add_special_tokens=False).ids}
     try:
         rendered, _ = render_jinja_template(
-            conversations=[prepared(request["messages"], request["needs"])],
+            conversations=[prepare(request["messages"], request["needs"])],
             tools=request["tools"],
             chat_template=request["template"],
             add_generation_prompt=request["add_generation_prompt"],
             continue_final_message=request["continue_final_message"],
             **{**request["special_tokens"], **request["kwargs"]},
         )
-        return {"text": rendered[0], "ids": tokenizer_at(request["tokenizer"]).encode(rendered[0], add_special_tokens=False).ids}
+        return {"text": rendered[0], "ids": get_tokenizer(request["tokenizer"]).encode(rendered[0], add_special_tokens=False).ids}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def tokens_of(config, width, height):
+def count_tokens(config, width, height):
     name = config["image_processor_type"]
     if name == "Qwen2VLImageProcessor":
         options = {key: value for key, value in config.items() if key != "image_processor_type"}
         processor = Qwen2VLImageProcessorPil(**options)
         return processor.get_number_of_image_patches(height, width, {}) // processor.merge_size**2
     if name == "Gemma4ImageProcessor":
-        resize = function_of("gemma4", "get_aspect_ratio_preserving_size")
-        seen = resize(height, width, patch_size=16, max_patches=config["max_soft_tokens"] * 9, pooling_kernel_size=3)
-        return seen[0] * seen[1] // 48**2
+        resize = load_function("gemma4", "get_aspect_ratio_preserving_size")
+        size = resize(height, width, patch_size=16, max_patches=config["max_soft_tokens"] * 9, pooling_kernel_size=3)
+        return size[0] * size[1] // 48**2
     if name == "Kimi_K25ImageProcessor":
         limits = {"max_patches": config["max_patches"], "max_size_per_side": config["size"]["max_height"]}
-        _, seen = function_of("kimi_k25", "navit_resize")(height, width, patch_size=14, merge_kernel_size=2, **limits)
-        return seen[0] * seen[1] // 28**2
+        _, size = load_function("kimi_k25", "navit_resize")(height, width, patch_size=14, merge_kernel_size=2, **limits)
+        return size[0] * size[1] // 28**2
     limits = {"min_pixels": config["size"]["shortest_edge"], "max_pixels": config["size"]["longest_edge"]}
     family = {"Glm4vImageProcessor": "glm4v", "Glm46VImageProcessor": "glm46v"}[name]
-    seen = function_of(family, "smart_resize")(2, height, width, factor=28, **limits)
-    return seen[0] * seen[1] // 28**2
+    size = load_function(family, "smart_resize")(2, height, width, factor=28, **limits)
+    return size[0] * size[1] // 28**2
 
 
 @functools.cache
-def function_of(family, name):
-    """Loads a function of transformers alone, because its module needs torch."""
+def load_function(family, name):
+    """Loads a single function of transformers, because its module needs torch."""
     source = Path(transformers.__file__).parent / f"models/{family}/image_processing_{family}.py"
-    found = next(node for node in ast.parse(source.read_text()).body if getattr(node, "name", None) == name)
+    function = next(node for node in ast.parse(source.read_text()).body if getattr(node, "name", None) == name)
     scope = {"math": math}
-    exec(compile(ast.Module([found], []), str(source), "exec"), scope)
+    exec(compile(ast.Module([function], []), str(source), "exec"), scope)
     return scope[name]
 
 
-def harmony_text(request):
-    encoding = harmony_encoding()
-    conversation = harmony.Conversation.from_messages(harmony_messages(request["messages"], request["tools"]))
+def render_harmony(request):
+    encoding = get_harmony_encoding()
+    conversation = harmony.Conversation.from_messages(to_harmony(request["messages"], request["tools"]))
     config = harmony.RenderConversationConfig(auto_drop_analysis=False)
     if request["add_generation_prompt"]:
         ids = encoding.render_conversation_for_completion(conversation, harmony.Role.ASSISTANT, config)
@@ -81,16 +81,16 @@ def harmony_text(request):
         ids = encoding.render_conversation(conversation, config)
     text = encoding.decode_utf8(ids)
     if encoding.encode(text, allowed_special="all") != list(ids):
-        raise ValueError("the text as a whole has other ids than its parts")
+        raise ValueError("the complete text has other ids than its parts")
     return text
 
 
 @functools.cache
-def harmony_encoding():
+def get_harmony_encoding():
     return harmony.load_harmony_encoding(harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
 
 
-def harmony_messages(messages, tools):
+def to_harmony(messages, tools):
     """Does what vLLM's `_make_request_with_harmony` and `harmony_utils.py` do."""
     today = datetime.now().strftime("%Y-%m-%d")
     system = harmony.SystemContent.new().with_conversation_start_date(today)
@@ -103,22 +103,22 @@ def harmony_messages(messages, tools):
         if instructions is not None:
             developer = developer.with_instructions(instructions)
         if tools:
-            developer = developer.with_function_tools([tool_description(tool["function"]) for tool in tools])
+            developer = developer.with_function_tools([to_tool_description(tool["function"]) for tool in tools])
         result.append(harmony.Message.from_role_and_content(harmony.Role.DEVELOPER, developer))
     calls = [call for message in messages for call in message.get("tool_calls") or []]
     names = {call["id"]: call["function"]["name"] for call in calls}
-    parts = [part for message in messages for part in harmony_parts(message, names)]
-    last_final = max((at for at, message in enumerate(parts) if message.channel == "final"), default=-1)
-    return result + [message for at, message in enumerate(parts) if message.channel != "analysis" or at > last_final]
+    parts = [part for message in messages for part in to_harmony_parts(message, names)]
+    last_final = max((index for index, message in enumerate(parts) if message.channel == "final"), default=-1)
+    return result + [message for index, message in enumerate(parts) if message.channel != "analysis" or index > last_final]
 
 
-def tool_description(function):
+def to_tool_description(function):
     return harmony.ToolDescription.new(
         function["name"], function.get("description") or "", parameters=function.get("parameters")
     )
 
 
-def harmony_parts(message, names):
+def to_harmony_parts(message, names):
     role, content, calls = message["role"], message.get("content"), message.get("tool_calls") or []
     if role == "tool":
         author = harmony.Author.new(harmony.Role.TOOL, f"functions.{names.get(message['tool_call_id'], '')}")
@@ -145,13 +145,12 @@ def harmony_parts(message, names):
 
 
 @functools.cache
-def tokenizer_at(path):
+def get_tokenizer(path):
     return Tokenizer.from_file(path)
 
 
-def prepared(messages, needs):
-    """Converts OpenAI messages as a Python caller of `apply_chat_template` does: absent fields are left out, arguments
-    are
+def prepare(messages, needs):
+    """Converts OpenAI messages as a Python caller of `apply_chat_template` does: drops null fields; arguments are
     objects unless the template needs text, content is text unless the template needs parts."""
     result = []
     for message in messages:
@@ -162,7 +161,7 @@ def prepared(messages, needs):
         message.pop("tool_calls", None)
         if calls:
             message["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": arguments(call["function"], needs)}} for call in calls
+                {**call, "function": {**call["function"], "arguments": get_arguments(call["function"], needs)}} for call in calls
             ]
         text = message.get("content", "")
         if calls and text == "" and needs["null_content"]:
@@ -176,14 +175,14 @@ def prepared(messages, needs):
             message["reasoning"] = message["reasoning_content"]
         result.append(message)
     if not needs["takes_late_systems"]:
-        start = next((at for at, message in enumerate(result) if message["role"] not in ("system", "developer")), 0)
+        start = next((index for index, message in enumerate(result) if message["role"] not in ("system", "developer")), 0)
         for message in result[start:]:
             if message["role"] == "system":
                 message["role"] = "user"
-    return result if needs["takes_systems"] else with_one_system(result)
+    return result if needs["takes_systems"] else merge_systems(result)
 
 
-def with_one_system(messages):
+def merge_systems(messages):
     while len(messages) > 1 and messages[0]["role"] == messages[1]["role"] == "system":
         first, second, *rest = messages
         content = second["content"]
@@ -195,10 +194,10 @@ def with_one_system(messages):
     return messages
 
 
-def arguments(function, needs):
+def get_arguments(function, needs):
     text = function["arguments"]
     return text if needs["arguments_as_text"] else json.loads(text)
 
 
 for line in sys.stdin:
-    print(json.dumps(answer(json.loads(line))), flush=True)
+    print(json.dumps(respond(json.loads(line))), flush=True)

@@ -1,8 +1,8 @@
-"""Published response templates, and what transformers itself reads in a response by each of them.
+"""Prints published response templates, and how transformers parses random completions by each of them.
 
 python test/differential/responses.py TRL.whl 12 1 > test/unit/proxy/tokens/responses/fixtures/published.json
 
-The numbers are how many responses a template gets, and the seed. The differential makes more.
+The numbers are the completions per template, and the seed. `run.ts` generates more.
 """
 
 import ast
@@ -18,9 +18,9 @@ from transformers.utils.chat_parsing import ResponseParser
 FIELDS_OF_REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
-def published(trl_wheel):
-    """Returns TRL's templates, from the module's text since the module needs PyTorch, and the fallbacks of
-    `transformers serve`."""
+def load_templates(trl_wheel):
+    """Returns TRL's templates and the fallbacks of `transformers serve`; from source text, because importing TRL needs
+    PyTorch."""
     source = zipfile.ZipFile(trl_wheel).read("trl/chat_template_utils.py").decode()
     names = {"_SUPPORTS_PARSE_RESPONSE_TOOLS": True}
     exec(source[source.index("\nqwen3_template = {") : source.index("\ncohere_chat_template")], names)
@@ -33,11 +33,11 @@ def published(trl_wheel):
     return templates
 
 
-def read(template, prefix, pieces, tools):
-    """Returns the values of all regions in order; a message has only the last one's where there are several."""
+def parse(template, prefix, chunks, tools):
+    """Returns the values of all regions in order; the parsed message itself has only the last of several."""
     parser = ResponseParser(template, prefix=prefix, tools=tools)
     try:
-        events = [event for piece in pieces for event in parser.feed(piece)] + parser.finalize()[1]
+        events = [event for chunk in chunks for event in parser.feed(chunk)] + parser.finalize()[1]
     except (KeyError, TypeError, ValueError) as error:
         return {"malformed": str(error)[:80]}
     closed = [(event["field"], event["value"]) for event in events if event["type"] == "region_close"]
@@ -59,8 +59,8 @@ TOOLS = [
     }
 ]
 
-# A thought, a call and an end as a template's models write them.
-WRITTEN = {
+# Reasoning, a tool call and an end in the format of a template's models.
+FORMATS = {
     "qwen3": ("<think>\n{}\n</think>\n\n", '<tool_call>\n{{"name": "get_it", "arguments": {{"a": "{}", "n": 5}}}}\n</tool_call>', "<|im_end|>"),
     "qwen2": ("<think>\n{}\n</think>\n\n", '<tool_call>\n{{"name": "get_it", "arguments": {{"a": "{}", "n": 5}}}}\n</tool_call>', "<|im_end|>"),
     "qwen3_5": ("<think>\n{}\n</think>\n\n", "<tool_call>\n<function=get_it>\n<parameter=a>\n{}\n</parameter>\n<parameter=n>\n5\n</parameter>\n</function>\n</tool_call>", "<|im_end|>"),
@@ -75,7 +75,7 @@ WRITTEN = {
 WORDS = ["Oslo", "it is", ' "so" ', "\n", "  ", "\u200d\u00e9\U0001f642", "\x1c", "<", "{", "a'b", "</", "5", "\u0915\u094d", "null", "]"]
 
 
-def prefix_of(template):
+def get_prefix(template):
     anchor = template.get("start_anchor")
     if anchor is None:
         return {"<|im_": "<|im_start|>assistant\n<think>\n", "(?:<\\": "<|turn>model\n", "<\\|im": "<|im_start|>assistant\n<think>\n"}[template["start_anchor_pattern"][:5]]
@@ -83,10 +83,10 @@ def prefix_of(template):
 
 
 def sample(name, rnd):
-    """Returns a response: complete, cut or broken."""
-    thought, call, end = WRITTEN[name.split(" ")[1]]
+    """Returns a completion: complete, cut or broken."""
+    reasoning, call, end = FORMATS[name.split(" ")[1]]
     words = lambda: "".join(rnd.choice(WORDS) for _ in range(rnd.randint(0, 5)))
-    parts = [thought.format(words())] if rnd.random() < 0.7 else []
+    parts = [reasoning.format(words())] if rnd.random() < 0.7 else []
     for _ in range(rnd.randint(0, 4)):
         parts.append(call.format(words()) if rnd.random() < 0.6 else words())
     text = "".join(parts) + rnd.choice(["", "", end])
@@ -95,23 +95,23 @@ def sample(name, rnd):
         text = text[: rnd.randint(0, len(text))]
     elif kind < 0.5 and text:
         at = rnd.randint(0, len(text) - 1)
-        text = text[:at] + rnd.choice(["", thought[:7], end[:4], "{", "\n", call[:12]]) + text[at + rnd.randint(0, 3) :]
+        text = text[:at] + rnd.choice(["", reasoning[:7], end[:4], "{", "\n", call[:12]]) + text[at + rnd.randint(0, 3) :]
     return text
 
 
-def cases(templates, count, seed):
+def generate_cases(templates, count, seed):
     rnd = random.Random(seed)
     for name, template in templates.items():
         for _ in range(count):
-            prefix, text = prefix_of(template), sample(name, rnd)
+            prefix, text = get_prefix(template), sample(name, rnd)
             cuts = sorted({0, len(text), *(rnd.randint(0, len(text)) for _ in range(rnd.randint(0, 40)))})
-            pieces = [text[start:end] for start, end in zip(cuts, cuts[1:])]
-            responses = {"whole": read(template, prefix, [text], TOOLS), "streamed": read(template, prefix, pieces, TOOLS)}
-            yield {"template": name, "prefix": prefix, "pieces": pieces, **responses}
+            chunks = [text[start:end] for start, end in zip(cuts, cuts[1:])]
+            parsed = {"whole": parse(template, prefix, [text], TOOLS), "streamed": parse(template, prefix, chunks, TOOLS)}
+            yield {"template": name, "prefix": prefix, "pieces": chunks, **parsed}
 
 
 if __name__ == "__main__":
-    found = published(sys.argv[1])
-    lines = ",\n".join(json.dumps(case) for case in cases(found, int(sys.argv[2]), int(sys.argv[3])))
-    templates = ",\n".join(f"{json.dumps(name)}:{json.dumps(template)}" for name, template in found.items())
+    published = load_templates(sys.argv[1])
+    lines = ",\n".join(json.dumps(case) for case in generate_cases(published, int(sys.argv[2]), int(sys.argv[3])))
+    templates = ",\n".join(f"{json.dumps(name)}:{json.dumps(template)}" for name, template in published.items())
     print(f'{{"tools":{json.dumps(TOOLS)},\n"templates":{{\n{templates}}},\n"cases":[\n{lines}\n]}}')

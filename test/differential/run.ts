@@ -1,19 +1,19 @@
 /**
- * Prompts of random conversations, over the published templates of all families, against transformers itself: text and ids of whole
- * prompts, and of what a turn adds to one. Prints a table, and fails on one mismatch. Then answers, against transformers' own
- * reading by response templates, and against vLLM's own parsers; and published tokenizers, against tiktoken and mistral-common.
+ * Compares prompts of random conversations, by the published templates of all families, with transformers: text and ids
+ * of complete prompts, and of the part that a turn adds. Prints a table; one mismatch fails the run. Then compares how
+ * completions are parsed with transformers' response templates and with vLLM's parsers, and published tokenizers with
+ * tiktoken and mistral-common.
  *
  * node test/differential/run.ts [--turns 2000] [--answers 300] [--texts 1000] [--tokenizer FOLDER] [--seed 1] [--family NAME]
  * [--write]
  *
- * --turns of all families, --answers of each of vLLM's readers, --texts of each published tokenizer, or of the one in FOLDER;
- * 0 leaves a part out. --write puts the numbers of the families into comparisons.json, the table of all of them into
- * docs/prompts.md, and what vLLM reads otherwise into answers/vllm.json.
+ * --turns: for all families; --answers: completions for each of vLLM's parsers; --texts: for each published tokenizer, or
+ * the one in FOLDER; 0 skips a part. --write updates comparisons.json (families), the table of docs/prompts.md, and
+ * parsers/vllm.json (differences from vLLM).
  */
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
-import { createInterface } from 'node:readline'
 import { parseArgs } from 'node:util'
 import { ProxyError } from '../../src/base/errors.ts'
 import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
@@ -26,16 +26,17 @@ import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
-import { createTemplate, rendererFor } from '../helpers/templates.ts'
-import { compareWithVllm } from './answers/vllm.ts'
+import { createRenderer, createTemplate } from '../helpers/templates.ts'
 import { type Comparison, writeComparisons } from './comparisons.ts'
-import { randomFrom, randomTalk, type Talk } from './conversations.ts'
+import { type Conversation, createConversation, createRandom } from './conversations.ts'
 import { FAMILIES, type Family } from './families.ts'
+import { Oracle } from './oracle.ts'
+import { compareWithVllm } from './parsers/vllm.ts'
 import { compareResponses, TRL } from './responses.ts'
 import { compareTokenizers } from './tokenizers.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
-/** Each run writes its models again. */
+/** The models, which each run writes again. */
 const MODELS = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
 const PAGE = join(ROOT, 'docs/prompts.md')
 const EMBEDDED = join(ROOT, 'src/embedded/model')
@@ -49,7 +50,7 @@ const PACKAGES = [
 /** Contains the vocabulary of gpt-oss, which openai-harmony would otherwise download. */
 const VOCABULARY = 'tiktoken@1.0.22'
 const TEMPLATES = 'llama-cpp-python==0.3.36'
-/** Downloads, shared by all clones on this machine. */
+/** Downloads, which all clones on this machine share. */
 const INSTALLED = join(CACHE, `differential-${digest([...PACKAGES, VOCABULARY, TEMPLATES, TRL].join())}`)
 /**
  * Published image processors: Qwen2-VL's and Qwen2.5-VL's, Qwen3-VL's, one that declares no sizes, Gemma 4's, GLM's,
@@ -87,8 +88,8 @@ interface Counts {
   conversations: number
   turns: number
   equal: number
-  refusedByBoth: number
-  refusedHere: number
+  rejectedByBoth: number
+  rejectedHere: number
   mismatches: number
   continued: number
   extended: number
@@ -96,54 +97,38 @@ interface Counts {
   needless: number
 }
 
-/** Renders texts and ids with transformers, one request at a time. */
-class Oracle {
-  readonly #process: ChildProcess
-  readonly #lines: AsyncIterator<string>
-
-  constructor(python: string) {
-    this.#process = spawn(python, [join(import.meta.dirname, 'oracle.py')], {
-      stdio: ['pipe', 'pipe', 'ignore'],
-      env: { ...process.env, TIKTOKEN_ENCODINGS_BASE: join(INSTALLED, 'vocabulary') },
-    })
-    this.#lines = createInterface({ input: this.#process.stdout! })[Symbol.asyncIterator]()
-  }
-
-  /** @param request JSON */
-  async ask(request: string): Promise<{ text?: string; ids?: number[]; error?: string; tokens?: number[] }> {
-    this.#process.stdin!.write(`${request}\n`)
-    const { value, done } = await this.#lines.next()
-    if (done) throw new Error('transformers has ended')
-    return JSON.parse(value)
-  }
-
-  close(): void {
-    this.#process.stdin!.end()
-  }
+/** A prompt, an error, or token counts of images. */
+interface Reference {
+  text?: string
+  ids?: number[]
+  error?: string
+  tokens?: number[]
 }
 
-const python = await prepare()
-const oracle = new Oracle(python)
+const python = await install()
+const oracle = new Oracle<Reference>(python, 'oracle.py', {
+  env: { ...process.env, TIKTOKEN_ENCODINGS_BASE: join(INSTALLED, 'vocabulary') },
+  stderr: 'ignore',
+})
 const names = Object.keys(FAMILIES).filter((name) => options.family === undefined || name === options.family)
 const table = new Map<string, Counts>()
 const compared: Record<string, Comparison> = {}
 for (const name of names) {
-  table.set(name, await playFamily(name, FAMILIES[name]!, Math.ceil(Number(options.turns) / names.length)))
+  table.set(name, await compareFamily(name, FAMILIES[name]!, Math.ceil(Number(options.turns) / names.length)))
   console.log(getRow(name, table.get(name)!))
 }
-const unread = unreadTemplates()
+const unparsedTemplates = findUnparsedTemplates()
 const wrongImages = await compareImages()
-const responses = Math.ceil(Number(options.turns) / 20)
 const wrongResponses = await compareResponses({
   python,
   cache: INSTALLED,
-  answers: responses,
+  completions: Math.ceil(Number(options.turns) / 20),
   seed: options.seed,
 })
 oracle.close()
 const { seed, write } = options
-const answers = Number(options.answers)
-const wrongReadings = answers === 0 ? 0 : await compareWithVllm({ python, answers, seed, write })
+const completions = Number(options.answers)
+const wrongParses = completions === 0 ? 0 : await compareWithVllm({ python, completions, seed, write })
 const texts = Number(options.texts)
 const vocabulary = join(INSTALLED, 'vocabulary/o200k_base.tiktoken')
 const wrongTokenizers =
@@ -153,13 +138,13 @@ const wrongTokenizers =
 report()
 
 /** Installs Python with transformers and the templates, once. @returns the path of Python */
-async function prepare(): Promise<string> {
+async function install(): Promise<string> {
   const python = join(INSTALLED, 'venv/bin/python')
   await installOnce(INSTALLED, async () => {
     const run = (command: string, ...args: string[]) =>
       execFileSync(command, args, { cwd: INSTALLED, stdio: ['ignore', 'ignore', 'inherit'] })
-    const download = (to: string, ...what: string[]) =>
-      run(python, '-m', 'pip', 'download', '--quiet', '--no-deps', '--dest', to, ...what)
+    const download = (to: string, ...packages: string[]) =>
+      run(python, '-m', 'pip', 'download', '--quiet', '--no-deps', '--dest', to, ...packages)
     run('python3', '-m', 'venv', 'venv')
     run(python, '-m', 'pip', 'install', '--quiet', 'uv')
     run(python, '-m', 'uv', 'pip', 'install', '--quiet', '--python', python, ...PACKAGES)
@@ -188,81 +173,85 @@ function writeVocabulary(run: (command: string, ...args: string[]) => void): voi
   writeFileSync(file, lines.join(''))
 }
 
-async function playFamily(name: string, family: Family, turns: number): Promise<Counts> {
-  const counts: Counts = {
+function createCounts(): Counts {
+  return {
     conversations: 0,
     turns: 0,
     equal: 0,
-    refusedByBoth: 0,
-    refusedHere: 0,
+    rejectedByBoth: 0,
+    rejectedHere: 0,
     mismatches: 0,
     continued: 0,
     extended: 0,
     branched: 0,
     needless: 0,
   }
-  const random = randomFrom(Number(options.seed) + 7919 * Object.keys(FAMILIES).indexOf(name))
-  const player = await openPlayer(name, family, counts)
+}
+
+async function compareFamily(name: string, family: Family, turns: number): Promise<Counts> {
+  const counts = createCounts()
+  const random = createRandom(Number(options.seed) + 7919 * Object.keys(FAMILIES).indexOf(name))
+  const comparison = await openComparison(name, family, counts)
   while (counts.turns < turns) {
-    await player.play(randomTalk(random, { withTools: !family.withoutTools }), random)
+    await comparison.compare(createConversation(random, { withTools: !family.withoutTools }), random)
     counts.conversations += 1
   }
-  await player.close()
+  await comparison.close()
   compared[name] = {
-    parser: player.parser,
+    parser: comparison.parser,
     conversations: counts.conversations,
     prompts: counts.turns,
   }
   return counts
 }
 
-/** Opens the family's template over a borrowed vocabulary, with the template's own special tokens. */
-async function openPlayer(name: string, family: Family, counts: Counts) {
+/** Opens the family's template with the embedded vocabulary and the template's own special tokens. */
+async function openComparison(name: string, family: Family, counts: Counts) {
   const [file] = globSync(`templates/**/${family.template}.jinja`, { cwd: INSTALLED })
   const source = readFileSync(join(INSTALLED, file!), 'utf8')
   const directory = join(MODELS, name.replaceAll(/\W/g, '_'))
   const specialTokens = { eos_token: family.eos[0], ...(family.bos && { bos_token: family.bos }) }
-  borrowTokenizer(directory, getTokens(source, family), specialTokens)
+  writeTokenizer(directory, getTokens(source, family), specialTokens)
   const tokenizer = loadTokenizer(directory)
   const encoder = (await openRustEncoder(directory))!
   const files = readTokenizerFiles(directory).tokenizerJson
-  const memory = new ContentCache((text) => encoder.encode(text), files.added_tokens ?? [], {
+  const cache = new ContentCache((text) => encoder.encode(text), files.added_tokens ?? [], {
     cutsAtSpaces: mayCutAtSpaces(files),
   })
   const eosTokenIds = family.eos.map((token) => tokenizer.tokenToId(token)!)
   const template = createTemplate(source, specialTokens, family.format)
-  const renderer = rendererFor(template, tokenizer, {
+  const renderer = createRenderer(template, tokenizer, {
     source: family.format === 'harmony' ? HARMONY_VARIABLES : source,
     eosTokenIds,
-    encode: (text) => memory.encode(text),
+    encode: (text) => cache.encode(text),
   })
   const getExpected = (
     messages: readonly ChatMessage[],
     tools: string | null,
-    opens: boolean,
-    continues = false,
+    addsGenerationPrompt: boolean,
+    continuesMessage = false,
   ) =>
-    oracle.ask(
+    oracle.query(
       `{"template":${JSON.stringify(source)},"format":"${family.format ?? 'template'}","special_tokens":${JSON.stringify(specialTokens)},"messages":${JSON.stringify(messages)},` +
-        `"tools":${tools},"kwargs":{},"add_generation_prompt":${opens},"continue_final_message":${continues},"needs":${template.getNeeds(tools !== null)},` +
+        `"tools":${tools},"kwargs":{},"add_generation_prompt":${addsGenerationPrompt},"continue_final_message":${continuesMessage},"needs":${template.getNeeds(tools !== null)},` +
         `"tokenizer":${JSON.stringify(join(directory, 'tokenizer.json'))}}`,
     )
 
-  async function play({ opening, tools, rounds }: Talk, random: () => number): Promise<void> {
+  async function compare({ opening, tools, rounds }: Conversation, random: () => number): Promise<void> {
     let messages = opening
-    await full(messages, tools)
-    for (const { answer: assistantMessage, next } of rounds) {
+    await compareComplete(messages, tools)
+    for (const { assistantMessage, next } of rounds) {
       const history = [...messages, assistantMessage]
       // openai-harmony has no rule for a continued message.
-      if (random() < 0.2 && family.format === undefined) await createContinuedTurn(history, tools)
-      await addedBy(history, next, tools, random)
+      if (random() < 0.2 && family.format === undefined) await compareContinued(history, tools)
+      await compareAdded(history, next, tools, random)
       messages = [...history, ...next]
-      if ((await full(messages, tools)) === undefined) return
+      if ((await compareComplete(messages, tools)) === undefined) return
     }
   }
 
-  /** @returns undefined if transformers rejects it */
-  async function full(messages: ChatMessage[], tools: string | null): Promise<true | undefined> {
+  /** Compares the complete prompt. @returns undefined if transformers rejects the messages */
+  async function compareComplete(messages: ChatMessage[], tools: string | null): Promise<true | undefined> {
     counts.turns += 1
     const reference = await getExpected(messages, tools, true)
     const prompt = await renderer.renderFull(messages, { tools }).catch((error: unknown) => {
@@ -270,18 +259,18 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
       throw error
     })
     if (reference.text === undefined) {
-      if (prompt === undefined) counts.refusedByBoth += 1
-      else mismatch('rendered here, refused there', reference.error, prompt.text)
+      if (prompt === undefined) counts.rejectedByBoth += 1
+      else mismatch('rendered here, rejected there', reference.error, prompt.text)
       return undefined
     }
-    if (prompt === undefined) counts.refusedHere += 1
+    if (prompt === undefined) counts.rejectedHere += 1
     else if (prompt.text === reference.text && String(prompt.ids) === String(reference.ids)) counts.equal += 1
-    else mismatch('whole', reference.text, prompt.text)
+    else mismatch('complete', reference.text, prompt.text)
     return true
   }
 
-  /** Compares the prompt that continues the last message; a message without text has none. */
-  async function createContinuedTurn(messages: ChatMessage[], tools: string | null): Promise<void> {
+  /** Compares the prompt that continues the last message, if that has text. */
+  async function compareContinued(messages: ChatMessage[], tools: string | null): Promise<void> {
     if (typeof messages.at(-1)?.content !== 'string') return
     const reference = await getExpected(messages, tools, false, true)
     // transformers raises an error where the template rewrites the text; the proxy continues from the rewritten text.
@@ -291,22 +280,22 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
       if (error instanceof ProxyError) return undefined
       throw error
     })
-    const isSame = prompt?.text === reference.text && String(prompt?.ids) === String(reference.ids)
-    if (!isSame) mismatch('continued', reference.text ?? reference.error, prompt?.text ?? 'refused')
+    const isEqual = prompt?.text === reference.text && String(prompt?.ids) === String(reference.ids)
+    if (!isEqual) mismatch('continued', reference.text ?? reference.error, prompt?.text ?? 'rejected')
   }
 
-  /** Checks that what a turn adds to recorded ids is the end of the whole prompt. */
-  async function addedBy(
+  /** Checks that the part that a turn adds to recorded ids is the end of the complete prompt. */
+  async function compareAdded(
     history: ChatMessage[],
     next: ChatMessage[],
     tools: string | null,
     random: () => number,
   ): Promise<void> {
-    const reference = await getExpected([...asSampled(history), ...next], tools, true)
+    const reference = await getExpected([...dropMovedText(history), ...next], tools, true)
     if (reference.text === undefined) return
     counts.continued += 1
-    const isCut = random() < 0.2
-    const lastCompletionId = isCut ? undefined : getEnd(history.at(-1)!, next)
+    const isTruncated = random() < 0.2
+    const lastCompletionId = isTruncated ? undefined : getEndToken(history.at(-1)!, next)
     const part = await renderer.renderContinuation(
       { history, newMessages: next, lastCompletionId },
       { tools },
@@ -329,49 +318,50 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     }
   }
 
-  function asSampled(history: ChatMessage[]): ChatMessage[] {
+  /** Drops the text that the template moves behind tool results. */
+  function dropMovedText(history: ChatMessage[]): ChatMessage[] {
     const last = history.at(-1)!
     const isMoved = family.movesText && last.role === 'assistant' && last.tool_calls !== undefined
     return isMoved ? [...history.slice(0, -1), { ...last, content: null }] : history
   }
 
-  /** Returns the end of a completion: GLM's models sample the token that opens the next message. */
-  function getEnd(assistantMessage: ChatMessage, next: ChatMessage[]): number {
+  /** Returns the last token of a completion: GLM's models sample the token that opens the next message. */
+  function getEndToken(assistantMessage: ChatMessage, next: ChatMessage[]): number {
     const opener = next[0]?.role === 'tool' ? '<|observation|>' : '<|user|>'
     if (family.eos.includes(opener)) return tokenizer.tokenToId(opener)!
     const calls = assistantMessage.role === 'assistant' && assistantMessage.tool_calls !== undefined
     return tokenizer.tokenToId(calls && family.eos[1] === '<|call|>' ? '<|call|>' : family.eos[0])!
   }
 
-  function mismatch(what: string, wanted: string | undefined, found: string): void {
+  function mismatch(what: string, expected: string | undefined, actual: string): void {
     counts.mismatches += 1
     console.log(
-      `${name}: ${what}\n  wanted ${JSON.stringify(wanted)?.slice(-700)}\n  found  ${JSON.stringify(found).slice(-700)}`,
+      `${name}: ${what}\n  expected ${JSON.stringify(expected)?.slice(-700)}\n  actual   ${JSON.stringify(actual).slice(-700)}`,
     )
   }
 
-  return { play, parser: chooseParser(source).family.name, close: () => encoder.close() }
+  return { compare, parser: chooseParser(source).family.name, close: () => encoder.close() }
 }
 
-/** @returns the published templates that show a model tools, but whose calls no parser reads */
-function unreadTemplates(): string[] {
+/** Returns the published templates with tools whose tool calls no parser supports. */
+function findUnparsedTemplates(): string[] {
   const files = globSync('templates/**/*.jinja', { cwd: INSTALLED })
   const choices = files.map((file) => ({
     name: basename(file, '.jinja'),
     ...chooseParser(readFileSync(join(INSTALLED, file), 'utf8')),
   }))
-  const unread = choices.filter(({ warning }) => warning !== undefined).map(({ name }) => name)
+  const unparsed = choices.filter(({ warning }) => warning !== undefined).map(({ name }) => name)
   const toolless = choices.filter(({ family, warning }) => family === plain && warning === undefined)
   console.log(
-    `${files.length} published templates: calls of ${files.length - unread.length - toolless.length} are read, ` +
-      `${toolless.length} know no tools, not read: ${unread.join(', ') || 'none'}`,
+    `${files.length} published templates: tool calls of ${files.length - unparsed.length - toolless.length} are parsed, ` +
+      `${toolless.length} support no tools, not parsed: ${unparsed.join(', ') || 'none'}`,
   )
-  return unread
+  return unparsed
 }
 
-/** Compares image token counts for random sides. @returns the number of differing counts */
+/** Compares the token counts of images of random sizes. @returns the number of mismatches */
 async function compareImages(): Promise<number> {
-  const random = randomFrom(Number(options.seed))
+  const random = createRandom(Number(options.seed))
   const side = () => Math.ceil(Math.exp(random() * Math.log(9_000)))
   let wrong = 0
   for (const [index, processor] of PROCESSORS.entries()) {
@@ -384,19 +374,19 @@ async function compareImages(): Promise<number> {
     const sides = Array.from({ length: 1_000 }, () => [side(), side()] as const).filter(
       ([width, height]) => Math.max(width, height) <= 200 * Math.min(width, height),
     )
-    const { tokens } = await oracle.ask(JSON.stringify({ processor, sides }))
+    const { tokens } = await oracle.query(JSON.stringify({ processor, sides }))
     for (const [index, [width, height]] of sides.entries()) {
-      const found = rule.countTokens({ width, height })
-      if (found === tokens![index]) continue
+      const actual = rule.countTokens({ width, height })
+      if (actual === tokens![index]) continue
       wrong += 1
-      console.log(`image of ${width} by ${height}: wanted ${tokens![index]}, found ${found}`)
+      console.log(`image of ${width} by ${height}: expected ${tokens![index]}, actual ${actual}`)
     }
     console.log(`${sides.length} images compared`)
   }
   return wrong
 }
 
-/** Returns all texts in the template that look like tokens. */
+/** Returns all texts in the template with the format of special tokens. */
 function getTokens(source: string, { eos, bos, fill = '' }: Family): string[] {
   const found = source
     .replaceAll('{}', fill)
@@ -406,36 +396,37 @@ function getTokens(source: string, { eos, bos, fill = '' }: Family): string[] {
   return [...new Set([...eos, ...(bos ? [bos] : []), ...(found ?? [])])]
 }
 
-function borrowTokenizer(directory: string, tokens: string[], config: object): void {
+/** Writes the embedded tokenizer with these tokens added. */
+function writeTokenizer(directory: string, tokens: string[], config: object): void {
   mkdirSync(directory, { recursive: true })
   const { tokenizerJson } = readTokenizerFiles(EMBEDDED)
-  const kept = tokenizerJson.added_tokens ?? []
-  const known = new Set(kept.map(({ content }) => content))
-  const first = Math.max(...kept.map(({ id }) => id)) + 1
+  const addedTokens = tokenizerJson.added_tokens ?? []
+  const contents = new Set(addedTokens.map(({ content }) => content))
+  const first = Math.max(...addedTokens.map(({ id }) => id)) + 1
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }
-  const more = tokens
-    .filter((token) => !known.has(token))
+  const newTokens = tokens
+    .filter((token) => !contents.has(token))
     .map((content, index) => ({ id: first + index, content, ...flags }))
   writeFileSync(
     join(directory, 'tokenizer.json'),
-    JSON.stringify({ ...tokenizerJson, added_tokens: [...kept, ...more] }),
+    JSON.stringify({ ...tokenizerJson, added_tokens: [...addedTokens, ...newTokens] }),
   )
   writeFileSync(join(directory, 'tokenizer_config.json'), JSON.stringify(config))
 }
 
 function getRow(
   name: string,
-  { turns, equal, refusedByBoth: rejectedByBoth, continued, extended, needless }: Counts,
+  { turns, equal, rejectedByBoth, continued, extended, needless }: Counts,
 ): string {
   return `| ${name} | ${turns} | ${equal} | ${rejectedByBoth} | ${extended} of ${continued} | ${needless} |`
 }
 
 /** Breaks a line after commas, at the page width. */
-function inLines(text: string): string {
+function wrapAtCommas(text: string): string {
   return text.replace(/(.{1,119}[,.])(?: |$)/g, '$1\n').trimEnd()
 }
 
-/** Returns whether a family has nothing notable: its name and counts then appear only in the sum. */
+/** Returns whether every turn was extended, so that the table has no row for the family. */
 function isPlain({ continued, extended, needless }: Counts): boolean {
   return continued === extended && needless === 0
 }
@@ -443,22 +434,11 @@ function isPlain({ continued, extended, needless }: Counts): boolean {
 function report(): void {
   const sum = (field: keyof Counts) => [...table.values()].reduce((total, counts) => total + counts[field], 0)
   const total = Object.fromEntries(
-    [
-      'conversations',
-      'turns',
-      'equal',
-      'refusedByBoth',
-      'refusedHere',
-      'mismatches',
-      'continued',
-      'extended',
-      'branched',
-      'needless',
-    ].map((field) => [field, sum(field as keyof Counts)]),
+    Object.keys(createCounts()).map((field) => [field, sum(field as keyof Counts)]),
   ) as unknown as Counts
   const plain = [...table].filter(([, counts]) => isPlain(counts))
   const lines = [
-    inLines(`Of these every turn was extended: ${plain.map(([name]) => name).join(', ')}.`),
+    wrapAtCommas(`Of these every turn was extended: ${plain.map(([name]) => name).join(', ')}.`),
     '',
     '| family | prompts | equal | refused by both | turns extended | needless branches |',
     '|---|---|---|---|---|---|',
@@ -477,11 +457,11 @@ function report(): void {
   if (
     wrongImages > 0 ||
     wrongResponses > 0 ||
-    wrongReadings > 0 ||
+    wrongParses > 0 ||
     wrongTokenizers > 0 ||
     total.mismatches > 0 ||
-    total.refusedHere > 0 ||
-    unread.length > 0 ||
+    total.rejectedHere > 0 ||
+    unparsedTemplates.length > 0 ||
     total.needless > total.continued / 100 ||
     [...table.values()].some(({ needless, continued }) => needless > Math.max(1, continued * 0.03))
   )

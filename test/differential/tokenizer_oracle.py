@@ -1,7 +1,7 @@
-"""Tokenizes texts with the library that reads a published tokenizer: a list of texts in JSON in, a list of lists of ids out.
+"""Tokenizes texts with the library of a published tokenizer: a JSON list of texts in, a list of lists of ids out.
 
-The folder has a tiktoken.model beside the files of Kimi K2, or a tekken.json. mistral-common never reads a special token in a
-text; where the text of one is found here, it becomes that token, as in a rendered chat template.
+The folder has a tiktoken.model and the files of Kimi K2, or a tekken.json. mistral-common never encodes text as a special
+token; this program does, as in a rendered chat template.
 """
 
 import ast
@@ -17,7 +17,7 @@ from tiktoken.load import load_tiktoken_bpe
 
 def open_tiktoken(folder):
     config = json.loads((folder / "tokenizer_config.json").read_text())
-    constants = class_constants(folder / "tokenization_kimi.py")
+    constants = read_class_constants(folder / "tokenization_kimi.py")
     ranks = load_tiktoken_bpe(str(folder / "tiktoken.model"))
     names = {int(token_id): token["content"] for token_id, token in config["added_tokens_decoder"].items()}
     reserved = range(len(ranks), len(ranks) + constants["num_reserved_special_tokens"])
@@ -26,14 +26,14 @@ def open_tiktoken(folder):
     return lambda text: model.encode(text, allowed_special="all")
 
 
-def class_constants(path):
+def read_class_constants(path):
     """Returns the assigned numbers and joined lists of the file's class, without running it."""
     (body,) = [node.body for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
     constants = {}
     for node in body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            joint = ast.literal_eval(node.value.func.value)
-            constants[node.targets[0].id] = joint.join(ast.literal_eval(node.value.args[0]))
+            separator = ast.literal_eval(node.value.func.value)
+            constants[node.targets[0].id] = separator.join(ast.literal_eval(node.value.args[0]))
         elif isinstance(node, ast.Assign):
             constants[node.targets[0].id] = ast.literal_eval(node.value)
     return constants

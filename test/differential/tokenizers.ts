@@ -1,6 +1,6 @@
 /**
  * Compares tokenizers in their authors' formats with the libraries that read those files: `tiktoken.model` with the
- * code of Kimi K2 against tiktoken, `tekken.json` against mistral-common. Fails on one text with other ids.
+ * code of Kimi K2 against tiktoken, `tekken.json` against mistral-common. One text with other ids fails the run.
  *
  * No package registry has the vocabulary of Kimi's files, so gpt-oss's replaces it.
  */
@@ -18,14 +18,14 @@ import {
 import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer, type Tokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
-import { kimiFiles } from '../helpers/kimi-files.ts'
+import { createKimiConfigFiles } from '../helpers/kimi-files.ts'
 import { IS_FULL } from '../helpers/tier.ts'
-import { randomFrom } from './conversations.ts'
+import { createRandom } from './conversations.ts'
 
-interface TokenizerRun {
+interface CompareOptions {
   /** The Python environment with tiktoken and mistral-common. */
   python: string
-  /** Contains the vocabulary of gpt-oss in the form of tiktoken. */
+  /** The file with the vocabulary of gpt-oss in the format of tiktoken. */
   vocabulary: string
   texts: number
   seed: number
@@ -34,24 +34,25 @@ interface TokenizerRun {
 }
 
 /** @returns the number of texts with other ids */
-export async function compareTokenizers(run: TokenizerRun): Promise<number> {
+export async function compareTokenizers(options: CompareOptions): Promise<number> {
   const folder = mkdtempSync(join(tmpdir(), 'tokenizers-'))
   try {
-    const published = run.folder === undefined ? writeFolders(folder, run) : [run.folder]
+    const published = options.folder === undefined ? writeFolders(folder, options) : [options.folder]
     let wrong = 0
-    for (const each of published) wrong += await compareFolder(each, run)
+    for (const each of published) wrong += await compareFolder(each, options)
     return wrong
   } finally {
     rmSync(folder, { recursive: true })
   }
 }
 
-function writeFolders(folder: string, { python, vocabulary }: TokenizerRun): string[] {
+function writeFolders(folder: string, { python, vocabulary }: CompareOptions): string[] {
   const kimi = join(folder, 'kimi')
   mkdirSync(kimi)
   copyFileSync(vocabulary, join(kimi, 'tiktoken.model'))
   const size = readFileSync(vocabulary, 'utf8').trimEnd().split('\n').length
-  for (const [name, text] of Object.entries(kimiFiles(size))) writeFileSync(join(kimi, name), text)
+  for (const [name, text] of Object.entries(createKimiConfigFiles(size)))
+    writeFileSync(join(kimi, name), text)
   const packages = join(dirname(python), '../lib/python*/site-packages/mistral_common/data/tekken_*.json')
   const tekken = globSync(packages).map((file) => {
     const target = join(folder, file.split('/').at(-1)!.replace('.json', ''))
@@ -63,14 +64,20 @@ function writeFolders(folder: string, { python, vocabulary }: TokenizerRun): str
   return [kimi, ...tekken]
 }
 
-async function compareFolder(folder: string, { python, texts: count, seed }: TokenizerRun): Promise<number> {
+async function compareFolder(
+  folder: string,
+  { python, texts: count, seed }: CompareOptions,
+): Promise<number> {
   const directory = openTokenizerDirectory(folder)
   const rust = (await openRustEncoder(directory))!
   const tokenizer = loadTokenizer(directory)
   await verifyConversion(tokenizer, rust)
   const fast = await openFastEncoder(loadFastTokenizer(directory), rust, [...tokenizer.addedTokens.keys()])
-  const random = randomFrom(seed)
-  const texts = [...everyCharacter(), ...Array.from({ length: count }, () => hostileText(tokenizer, random))]
+  const random = createRandom(seed)
+  const texts = [
+    ...generateCharacters(),
+    ...Array.from({ length: count }, () => createHostileText(tokenizer, random)),
+  ]
   const expected = queryOracle(python, folder, texts)
   let wrong = 0
   for (const [index, text] of texts.entries()) {
@@ -88,14 +95,14 @@ async function compareFolder(folder: string, { python, texts: count, seed }: Tok
   return wrong
 }
 
-/** Returns whether a long text has the same ids in parts. */
+/** Returns whether a long text has the same ids when it is encoded in parts. */
 async function isCutSafely(directory: string, text: string, rust: TextEncoder): Promise<boolean> {
   const { tokenizerJson } = readTokenizerFiles(directory)
   const cutsAtSpaces = mayCutAtSpaces(tokenizerJson)
   const encode = (part: string) => rust.encode(part)
   const cache = new ContentCache(encode, tokenizerJson.added_tokens ?? [], { cutsAtSpaces })
-  const ids = [await cache.encode(text), Array.from(await rust.encode(text))]
-  return cutsAtSpaces && ids[0]!.join() === ids[1]!.join()
+  const [inParts, complete] = [await cache.encode(text), Array.from(await rust.encode(text))]
+  return cutsAtSpaces && inParts.join() === complete.join()
 }
 
 function queryOracle(python: string, folder: string, texts: readonly string[]): number[][] {
@@ -108,16 +115,16 @@ function queryOracle(python: string, folder: string, texts: readonly string[]): 
 }
 
 /**
- * Every character of the assigned planes, between others that show its class: a letter, a digit, white space, Han;
- * without FULL=1 between one of the two kinds.
+ * Yields every character of the assigned planes, between others that reveal its class: a letter and white space, or a
+ * digit, Han and white space; without FULL=1 between one of the two kinds.
  */
-function* everyCharacter(): Generator<string> {
+function* generateCharacters(): Generator<string> {
   for (const plane of [0, 1, 2, 3, 14]) {
     for (let from = plane * 0x10000; from < (plane + 1) * 0x10000; from += 0x400) {
       if (from >= 0xd800 && from < 0xe000) continue
       const characters = Array.from({ length: 0x400 }, (_, index) => String.fromCodePoint(from + index))
-      const kinds = ['a ', '7漢A\n']
-      for (const after of IS_FULL ? kinds : [kinds[(from / 0x400) % 2]!])
+      const contexts = ['a ', '7漢A\n']
+      for (const after of IS_FULL ? contexts : [contexts[(from / 0x400) % 2]!])
         yield characters.map((character) => `${character}${after}`).join('')
     }
   }
@@ -196,14 +203,14 @@ const CHUNKS = [
   ],
 ]
 
-function hostileText(tokenizer: Tokenizer, random: () => number): string {
+function createHostileText(tokenizer: Tokenizer, random: () => number): string {
   const upTo = (limit: number) => Math.floor(random() * limit)
   const added = [...tokenizer.addedTokens.keys()]
   const kinds = [
     () => CHUNKS[upTo(CHUNKS.length)]!,
     () => CHUNKS[upTo(CHUNKS.length)]!.repeat(1 + upTo(3) * upTo(40)),
     () => tokenizer.decode([upTo(tokenizer.vocabSize)]).replaceAll('\ufffd', ''),
-    () => String.fromCodePoint(randomCodePoint(random)),
+    () => String.fromCodePoint(createCodePoint(random)),
     () => Array.from({ length: 1 + upTo(30) }, () => String.fromCharCode(0x61 + upTo(26))).join(''),
     () => Array.from({ length: 1 + upTo(12) }, () => String.fromCharCode(0x80 + upTo(0x700))).join(''),
     () => (random() < 0.3 ? added[upTo(added.length)]! : added[upTo(added.length)]!.slice(upTo(3))),
@@ -213,7 +220,7 @@ function hostileText(tokenizer: Tokenizer, random: () => number): string {
     .toWellFormed()
 }
 
-function randomCodePoint(random: () => number): number {
+function createCodePoint(random: () => number): number {
   const planes = [0x80, 0x800, 0x3000, 0x10000, 0x20000, 0x40000, 0x110000]
   const point = Math.floor(random() * planes[Math.floor(random() * planes.length)]!)
   return point >= 0xd800 && point < 0xe000 ? 0x20 : point

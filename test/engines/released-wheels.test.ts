@@ -10,13 +10,13 @@ import t from 'tap'
 import { runProgram } from '../agents/parts/programs.ts'
 import { readEngineParsers } from '../helpers/engine-parsers.ts'
 import { CACHE } from '../helpers/install-once.ts'
-import { gone, type Needed, type Wheel } from './wheels/gone.ts'
-import { LACKED } from './wheels/lacked.ts'
-import { SGLANG, VLLM } from './wheels/needed.ts'
+import { findMissing, type RequiredNames, type Wheel } from './wheels/missing-names.ts'
+import { MISSING_IN_OLD_RELEASES } from './wheels/old-releases.ts'
+import { SGLANG, VLLM } from './wheels/required-names.ts'
 
 const WHEELS = join(CACHE, 'wheels')
 const LIMIT_MS = 240_000
-/** A platform that engines run on, independent of this machine's. */
+/** A platform of the engines, independent of this machine. */
 const PLATFORM = [
   '--platform',
   'manylinux_2_34_x86_64',
@@ -28,7 +28,7 @@ const PLATFORM = [
   '3.11',
 ]
 
-async function python(...args: string[]): Promise<string> {
+async function runPython(...args: string[]): Promise<string> {
   const { code, output } = await runProgram(
     { command: 'python3', args, cwd: WHEELS, env: process.env },
     LIMIT_MS,
@@ -40,9 +40,12 @@ async function python(...args: string[]): Promise<string> {
 /**
  * Downloads a release, once.
  * @param requirement the newest release of a name, or `name==version`
- * @param needed names to look for, by class
+ * @param required names to look for, by class
  */
-async function released(requirement: string, needed: Needed): Promise<{ file: string; wheel: Wheel }> {
+async function downloadRelease(
+  requirement: string,
+  required: RequiredNames,
+): Promise<{ file: string; wheel: Wheel }> {
   mkdirSync(WHEELS, { recursive: true })
   const download = [
     '-m',
@@ -55,41 +58,41 @@ async function released(requirement: string, needed: Needed): Promise<{ file: st
     WHEELS,
     requirement,
   ]
-  const output = await python(...download)
+  const output = await runPython(...download)
   const file = /(\S+\.whl)\s*$/m.exec(output.replaceAll(/\(.*\)/g, ''))?.[1]
   if (file === undefined) throw new Error(`pip reported no file: ${output}`)
-  return { file, wheel: await readWheel(file, needed) }
+  return { file, wheel: await readWheel(file, required) }
 }
 
-async function readWheel(file: string, needed: Needed): Promise<Wheel> {
+async function readWheel(file: string, required: RequiredNames): Promise<Wheel> {
   const out = join(mkdtempSync(join(tmpdir(), 'wheel-')), 'read.json')
-  const classes = [...Object.keys(needed.fields ?? {}), ...(needed.builders ?? [])]
-  await python(join(import.meta.dirname, 'wheels/read_wheel.py'), file, out, ...classes)
+  const classes = [...Object.keys(required.fields ?? {}), ...(required.builders ?? [])]
+  await runPython(join(import.meta.dirname, 'wheels/read_wheel.py'), file, out, ...classes)
   const wheel = JSON.parse(readFileSync(out, 'utf8')) as Wheel
   rmSync(dirname(out), { recursive: true })
   return wheel
 }
 
-for (const [name, needed] of Object.entries({ vllm: VLLM, sglang: SGLANG }))
+for (const [name, required] of Object.entries({ vllm: VLLM, sglang: SGLANG }))
   t.test(`the newest ${name} has what the clients send and read`, async (t) => {
-    const { file, wheel } = await released(name, needed)
+    const { file, wheel } = await downloadRelease(name, required)
     t.comment(file)
-    for (const [what, one] of each(needed)) t.strictSame(gone(one, wheel), [], what)
+    for (const [what, one] of listAssertions(required)) t.strictSame(findMissing(one, wheel), [], what)
   })
 
-/** The names are those of a file; a new one is read, or listed in `UNSUPPORTED_PARSERS`, and in docs/token-mode.md. */
+/** A new name requires support, or an entry in `UNSUPPORTED_PARSERS`, and an entry in docs/token-mode.md. */
 for (const name of ['vllm', 'sglang'] as const)
   t.test(`the newest ${name} registers the output parsers that the documentation lists`, async (t) => {
-    const { file } = await released(name, {})
-    const names = JSON.parse(await python(join(import.meta.dirname, 'wheels/parser_names.py'), file))
+    const { file } = await downloadRelease(name, {})
+    const names = JSON.parse(await runPython(join(import.meta.dirname, 'wheels/parser_names.py'), file))
     t.strictSame(names, readEngineParsers()[name])
   })
 
-for (const [requirement, lacked] of Object.entries(LACKED))
+for (const [requirement, missing] of Object.entries(MISSING_IN_OLD_RELEASES))
   t.test(`${requirement} lacks exactly what docs/engines.md lists`, async (t) => {
-    const needed = requirement.startsWith('sglang') ? SGLANG : VLLM
-    const { wheel } = await released(requirement, needed)
-    t.strictSame(gone(needed, wheel), lacked)
+    const required = requirement.startsWith('sglang') ? SGLANG : VLLM
+    const { wheel } = await downloadRelease(requirement, required)
+    t.strictSame(findMissing(required, wheel), missing)
   })
 
 t.test('modules are found in any package, with the bases of their classes', async (t) => {
@@ -110,30 +113,30 @@ t.test('modules are found in any package, with the bases of their classes', asyn
   })
   mkdirSync(WHEELS, { recursive: true })
   const file = join(folder, 'moved.whl')
-  await python('-m', 'zipfile', '-c', file, join(folder, 'vllm'))
-  const needed: Needed = {
+  await runPython('-m', 'zipfile', '-c', file, join(folder, 'vllm'))
+  const required: RequiredNames = {
     routes: ['/generate'],
     fields: { Choice: ['token_ids', 'max_tokens'] },
     defaults: { Choice: { max_tokens: '16' } },
     names: ['meta_info', 'output_ids'],
     builders: ['Manager'],
   }
-  t.strictSame(gone(needed, await readWheel(file, needed)), ['name output_ids'])
+  t.strictSame(findMissing(required, await readWheel(file, required)), ['name output_ids'])
 })
 
-t.test('removed and renamed names are found', async (t) => {
+t.test('removed and renamed names are reported', async (t) => {
   const wheel: Wheel = {
     routes: ['/generate'],
     classes: { Choice: { response_token_ids: null, max_tokens: '32' } },
     names: ['meta_info'],
   }
-  const needed: Needed = {
+  const required: RequiredNames = {
     routes: ['/generate', '/model_info'],
     fields: { Choice: ['token_ids', 'max_tokens'], Chunk: ['token_ids'] },
     defaults: { Choice: { max_tokens: '16' } },
     names: ['meta_info', 'output_ids'],
   }
-  t.strictSame(gone(needed, wheel), [
+  t.strictSame(findMissing(required, wheel), [
     'route /model_info',
     'field token_ids of Choice',
     'class Chunk',
@@ -143,7 +146,12 @@ t.test('removed and renamed names are found', async (t) => {
 })
 
 /** Yields one assertion for each route, class and name. */
-function* each({ routes = [], fields = {}, defaults = {}, names = [] }: Needed): Generator<[string, Needed]> {
+function* listAssertions({
+  routes = [],
+  fields = {},
+  defaults = {},
+  names = [],
+}: RequiredNames): Generator<[string, RequiredNames]> {
   for (const route of routes) yield [route, { routes: [route] }]
   for (const [name, list] of Object.entries(fields)) yield [name, { fields: { [name]: list } }]
   for (const [name, values] of Object.entries(defaults))

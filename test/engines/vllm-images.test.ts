@@ -1,6 +1,6 @@
 /**
- * vLLM itself with models that see images: what is on record of turns with images is what the engine's core was asked and
- * sampled, and the prompt that vLLM's own chat makes of the same messages.
+ * Released vLLM with models that see images: recorded turns with images equal the requests and samples of the engine's
+ * core, and their prompts equal those that vLLM's chat route renders from the same messages.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -9,17 +9,17 @@ import { crc32, deflateSync } from 'node:zlib'
 import t, { type Test } from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { IS_FULL } from '../helpers/tier.ts'
-import { imagePart } from '../helpers/vision-model.ts'
+import { createImagePart } from '../helpers/vision-model.ts'
+import { getJson } from './parts/check-session.ts'
 import type { EngineProcess } from './parts/engine-process.ts'
-import { installedFor } from './parts/installed.ts'
+import { installOrSkip } from './parts/install-or-skip.ts'
 import { type Mode, startTokenModes } from './parts/proxies.ts'
-import { getJson } from './parts/record.ts'
 import { installVllm, NEWEST, VLLM_VERSION } from './vllm/install.ts'
 import { FAMILIES, installVision } from './vllm/vision.ts'
-import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
+import { CONTEXT_LENGTH, createVllmProcess } from './vllm/vllm.ts'
 
-/** Of the first and the second message: usual, narrow, large, and smaller than a token. */
-const SIDES = [
+/** Sizes of the images in the first and the second message: usual, narrow, large, and smaller than a token. */
+const SIZES = [
   [
     [300, 200],
     [64, 500],
@@ -40,18 +40,18 @@ async function install(note: (text: string) => void) {
   return { vllm, vision: await installVision(vllm) }
 }
 
-const all = VLLM_VERSION === NEWEST ? await installedFor(t, install) : undefined
+const all = VLLM_VERSION === NEWEST ? await installOrSkip(t, install) : undefined
 if (all === undefined && VLLM_VERSION !== NEWEST) t.plan(0, 'images need the newest release')
 if (all !== undefined) {
   const { vllm, vision } = all
-  // The sizes of images in tokens are also compared with each family's own processor, by `npm run test:differential`.
+  // `npm run test:differential` compares the sizes of images in tokens with each family's own processor, too.
   for (const family of IS_FULL ? FAMILIES : FAMILIES.slice(0, 1))
-    await t.test(`${family}: images are in the record as the core saw them`, async (t) => {
+    await t.test(`${family}: recorded prompts with images equal those of the core`, async (t) => {
       const folder = mkdtempSync(join(tmpdir(), 'vllm-images-'))
       t.teardown(() => rmSync(folder, { recursive: true, force: true }))
       const model = vision.models[family]
       const models = { ...vllm.models, base: model }
-      const engine = vllmProcess({ ...vllm, models }, folder, await freePort(), vision.packages)
+      const engine = createVllmProcess({ ...vllm, models }, folder, await freePort(), vision.packages)
       t.teardown(() => engine.kill())
       await engine.start(FLAGS)
       const modes = await startTokenModes(
@@ -60,7 +60,7 @@ if (all !== undefined) {
         folder,
       )
       for (const mode of modes)
-        for (const [number, sides] of SIDES.entries()) await checkImages(t, engine, mode, `s${number}`, sides)
+        for (const [number, sizes] of SIZES.entries()) await checkImages(t, engine, mode, `s${number}`, sizes)
     })
 }
 
@@ -69,12 +69,12 @@ async function checkImages(
   engine: EngineProcess,
   { name, url }: Mode,
   session: string,
-  sides: readonly (readonly [number, number])[],
+  sizes: readonly (readonly [number, number])[],
 ): Promise<void> {
   const { data } = await getJson(`${engine.url}/v1/models`)
   const messages: object[] = []
-  for (const [turn, [width, height]] of sides.entries()) {
-    const content = [imagePart(realPng(width, height)), { type: 'text', text: 'What is it?' }]
+  for (const [turn, [width, height]] of sizes.entries()) {
+    const content = [createImagePart(createPng(width, height)), { type: 'text', text: 'What is it?' }]
     messages.push({ role: 'user', content })
     const body = { model: data[0].id, messages: [...messages], max_tokens: 6, stream: false }
     const response = await postJson(`${url}/${session}/v1/chat/completions`, body)
@@ -88,14 +88,14 @@ async function checkImages(
     t.equal(completion_logprobs.length, ids.length)
     if (turn > 0) continue
     const own = { ...body, max_tokens: 1, return_token_ids: true }
-    const { prompt_token_ids: wanted } = await postJson(`${engine.url}/v1/chat/completions`, own)
-    t.strictSame(prompt, wanted, `${what}: the prompt that vLLM makes`)
+    const { prompt_token_ids: expected } = await postJson(`${engine.url}/v1/chat/completions`, own)
+    t.strictSame(prompt, expected, `${what}: the prompt that vLLM renders`)
   }
   const { trajectories: rows } = await getJson(`${url}/sessions/${session}/trajectories`)
   t.equal(rows.length, 1, 'the second turn continues the first')
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: answers are read as their readers do
+// biome-ignore lint/suspicious/noExplicitAny: the test reads responses as clients do
 async function postJson(url: string, body: object): Promise<any> {
   const headers = { 'content-type': 'application/json' }
   const response = await fetch(url, { method: 'POST', headers, body: JSON.stringify(body) })
@@ -103,8 +103,8 @@ async function postJson(url: string, body: object): Promise<any> {
   return response.json()
 }
 
-/** A picture that can be read to its end, of a color that its sides decide. */
-function realPng(width: number, height: number): string {
+/** Creates a valid picture whose color depends on its width. */
+function createPng(width: number, height: number): string {
   const head = Buffer.alloc(13)
   head.writeUInt32BE(width, 0)
   head.writeUInt32BE(height, 4)

@@ -1,5 +1,5 @@
 /**
- * Prompts for a model that Mistral publishes with `tekken.json`: token mode writes the ids that vLLM itself writes with
+ * Prompts for a model that Mistral publishes with `tekken.json`: token mode renders the same ids as vLLM with
  * `--tokenizer-mode mistral`. vLLM's render server needs no weights.
  *
  *     FULL=1 npm run test:vllm -- --grep=/Mistral/   # PROPERTY_SEED=7 repeats the conversations of a seed
@@ -10,14 +10,14 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
 import { openTokenModel } from '../../src/proxy/tokens/model/token-model.ts'
-import { randomFrom, randomTalk } from '../differential/conversations.ts'
+import { createConversation, createRandom } from '../differential/conversations.ts'
 import { freePort } from '../helpers/free-port.ts'
 import { createTekkenFile, RELEASED_TEKKEN } from '../helpers/tekken-file.ts'
 import { ONLY_FULL } from '../helpers/tier.ts'
+import { getJson } from './parts/check-session.ts'
 import { EngineProcess } from './parts/engine-process.ts'
-import { installedFor } from './parts/installed.ts'
+import { installOrSkip } from './parts/install-or-skip.ts'
 import { startProxy } from './parts/proxies.ts'
-import { getJson } from './parts/record.ts'
 import { installVllm, NEWEST, VLLM_VERSION, type VllmInstalled } from './vllm/install.ts'
 import { CPU_ENVIRONMENT } from './vllm/vllm.ts'
 
@@ -34,15 +34,15 @@ const CONFIG = {
   vocab_size: 131_072,
   max_position_embeddings: CONTEXT_LENGTH,
 }
-const TALKS = 30
+const CONVERSATIONS = 30
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 
-/** Older versions reject earlier reasoning, which the proxy leaves out. */
+/** Older versions reject earlier reasoning, which the proxy omits. */
 const VERSION = 13
 
-const skip = VLLM_VERSION === NEWEST ? ONLY_FULL : 'it needs the newest release'
+const skip = VLLM_VERSION === NEWEST ? ONLY_FULL : 'requires the newest release'
 await t.test("prompts of a Mistral model are vLLM's", { skip }, async (t) => {
-  const vllm = await installedFor(t, installVllm)
+  const vllm = await installOrSkip(t, installVllm)
   if (vllm !== undefined) await checkPrompts(t, vllm)
 })
 
@@ -65,27 +65,27 @@ async function checkPrompts(t: Test, { venv }: VllmInstalled): Promise<void> {
   await server.start()
   const model = await openTokenModel({ source: folder, parser: 'auto' })
   t.teardown(() => model.close())
-  const random = randomFrom(SEED)
+  const random = createRandom(SEED)
   let prompts = 0
   const compare = async (messages: readonly ChatMessage[], tools: string | null) => {
-    // Tools stay as they are written: some of their numbers are none of JavaScript's.
+    // The tools are inserted as text, because JavaScript cannot represent some of their numbers.
     const body = `${JSON.stringify({ model: 'mistral', messages }).slice(0, -1)},"tools":${tools}}`
-    const wanted = await render(server.url, body)
+    const expected = await render(server.url, body)
     const { ids } = await model.renderer.renderFull(messages, { tools })
     prompts += 1
-    if (String(wanted) !== String([...ids])) t.same([...ids], wanted, `seed ${SEED}: ${body}`)
+    if (String(expected) !== String([...ids])) t.same([...ids], expected, `seed ${SEED}: ${body}`)
   }
-  for (let talk = 0; talk < TALKS; talk += 1) {
-    const { opening, tools, rounds } = randomTalk(random, { withTools: true })
+  for (let number = 0; number < CONVERSATIONS; number += 1) {
+    const { opening, tools, rounds } = createConversation(random, { withTools: true })
     let messages = opening
     await compare(messages, tools)
-    for (const { answer: assistantMessage, next } of rounds) {
+    for (const { assistantMessage, next } of rounds) {
       messages = [...messages, assistantMessage, ...next]
       await compare(messages, tools)
     }
   }
-  t.ok(prompts > TALKS, `${prompts} prompts`)
-  // At its start, the proxy compares prompts itself.
+  t.ok(prompts > CONVERSATIONS, `${prompts} prompts`)
+  // The proxy compares prompts at its start.
   const flags = ['--db', 'memory', '--tokenizer', folder, '--context-length', String(CONTEXT_LENGTH)]
   const url = await startProxy(t, ['--engine-url', server.url, ...flags])
   const { engines } = await getJson(`${url}/health`)

@@ -3,7 +3,7 @@ import { withFormerNames } from '../../src/protocol/schema/former-names.ts'
 import type { AgentLoopOutputs } from '../../src/rollout/agent-loop-output.ts'
 
 /** Creates the rows of a rollout that branched into `rows` rows. */
-export function agentLoopOutputs(
+export function createAgentLoopOutputs(
   rows: number,
   more: Partial<AgentLoopOutput> = {},
   metrics: Partial<AgentLoopOutput['metrics']> = {},

@@ -1,7 +1,7 @@
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
 
 /** Creates the first attempt of an arbitrary rollout. */
-export function agentTask(more: Partial<AgentTask> = {}): AgentTask {
+export function createAgentTask(more: Partial<AgentTask> = {}): AgentTask {
   return {
     trialId: 'trial-1',
     sessionId: 'trial-1',
@@ -13,7 +13,7 @@ export function agentTask(more: Partial<AgentTask> = {}): AgentTask {
     anthropicBaseUrl: 'http://127.0.0.1:1/trial-1',
     apiKey: 'trial-1',
     modelName: undefined,
-    untilEnded: () => Promise.reject(new Error('this session is not waited for')),
+    untilEnded: () => Promise.reject(new Error('no test waits for this session')),
     ...more,
   }
 }

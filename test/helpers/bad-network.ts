@@ -1,4 +1,4 @@
-/** Rollouts over a network that loses attempts at random, and what the proxy recorded of them. */
+/** Rollouts over a network that drops attempts at random, and what the proxy recorded of them. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import { type Loss, lossyFetch } from './lossy-fetch.ts'
@@ -12,7 +12,7 @@ const LOSSES: readonly Loss[] = ['refused', 'broken', 'silent', 'unread']
  * connection.
  */
 const SHARES = { refused: 2 * SHARE, broken: SHARE, silent: SHARE, unread: SHARE }
-/** Sufficient for all but one request in 70 million if a quarter of all attempts is lost. */
+/** Sufficient for all but one request in 70 million if a quarter of all attempts is dropped. */
 const MANY_RETRIES = 12
 const SAMPLING = { model: 'embedded', max_tokens: 8 }
 
@@ -22,7 +22,7 @@ const SAMPLING = { model: 'embedded', max_tokens: 8 }
  */
 export type Retries = 'answered' | 'unknown' | 'none'
 
-interface Say {
+interface RequestOptions {
   baseUrl: string
   texts: readonly string[]
   fetch: typeof fetch
@@ -33,32 +33,32 @@ interface Say {
  * Sends a request with an unmodified client.
  * @returns the text of the response, or of a part of it
  */
-type Client = (say: Say) => Promise<string>
+type Client = (options: RequestOptions) => Promise<string>
 
 export const CLIENTS: Record<string, Client> = {
   openai: async ({ baseUrl, texts, fetch, maxRetries }) => {
     const client = new OpenAI({ baseURL: baseUrl, apiKey: 'none', fetch, maxRetries })
-    const { choices } = await client.chat.completions.create({ ...SAMPLING, messages: turnsAs(texts) })
+    const { choices } = await client.chat.completions.create({ ...SAMPLING, messages: toMessages(texts) })
     return choices[0]?.message.content ?? ''
   },
   anthropic: async ({ baseUrl, texts, fetch, maxRetries }) => {
     const client = new Anthropic({ baseURL: baseUrl.replace(/\/v1$/, ''), apiKey: 'none', fetch, maxRetries })
-    const { content } = await client.messages.create({ ...SAMPLING, messages: turnsAs(texts) })
+    const { content } = await client.messages.create({ ...SAMPLING, messages: toMessages(texts) })
     return content.map((part) => (part.type === 'text' ? part.text : '')).join('')
   },
-  // The API that Codex uses: Responses, streamed, with nothing stored by the server.
+  // The API that Codex uses: streamed Responses, which the server does not store.
   responses: async ({ baseUrl, texts, fetch, maxRetries }) => {
     const client = new OpenAI({ baseURL: baseUrl, apiKey: 'none', fetch, maxRetries })
     const { model, max_tokens: max_output_tokens } = SAMPLING
-    const wanted = { model, max_output_tokens, input: turnsAs(texts), store: false, stream: true } as const
+    const params = { model, max_output_tokens, input: toMessages(texts), store: false, stream: true } as const
     let text = ''
-    for await (const event of await client.responses.create(wanted))
+    for await (const event of await client.responses.create(params))
       if (event.type === 'response.output_text.delta') text += event.delta
     return text
   },
 }
 
-function turnsAs(texts: readonly string[]) {
+function toMessages(texts: readonly string[]) {
   return texts.map((content, i) => ({
     role: i % 2 === 0 ? ('user' as const) : ('assistant' as const),
     content,
@@ -66,7 +66,7 @@ function turnsAs(texts: readonly string[]) {
 }
 
 /** Returns a generator of the same numbers on each run (mulberry32). */
-export function random(seed: number): () => number {
+export function createRandom(seed: number): () => number {
   let state = seed
   return () => {
     state = (state + 0x6d2b79f5) | 0
@@ -90,19 +90,19 @@ function drawLosses(draw: () => number): Loss[] {
   }
 }
 
-export interface RolledOut {
+interface RolloutResult {
   sessionId: string
-  /** Responses that the agent read. */
+  /** The number of responses that the agent read. */
   read: number
-  lostTries: number
-  /** Why the rollout ended early; absent: it completed. */
+  lostAttempts: number
+  /** The error that ended the rollout early; absent: it completed. */
   error?: unknown
 }
 
-export interface RollOutOptions {
+interface RolloutOptions {
   sessionId: string
   client: keyof typeof CLIENTS
-  calls: number
+  requests: number
   retries: Retries
   draw: () => number
 }
@@ -110,34 +110,34 @@ export interface RollOutOptions {
 /** Runs one agent's requests, each of which continues the previous one. */
 export async function rollOut(
   proxy: TestProxy,
-  { sessionId, client, calls, retries, draw }: RollOutOptions,
-): Promise<RolledOut> {
+  { sessionId, client, requests, retries, draw }: RolloutOptions,
+): Promise<RolloutResult> {
   const texts = [`Begin ${sessionId}.`]
-  const result: RolledOut = { sessionId, read: 0, lostTries: 0 }
+  const result: RolloutResult = { sessionId, read: 0, lostAttempts: 0 }
   const maxRetries = retries === 'none' ? 0 : MANY_RETRIES
-  for (let call = 0; call < calls; call += 1) {
+  for (let index = 0; index < requests; index += 1) {
     const losses = drawLosses(draw)
-    const before = losses.includes('silent') ? await turnCount(proxy, sessionId) : 0
-    const lossy = lossyFetch(losses, () => until(async () => (await turnCount(proxy, sessionId)) > before))
-    const fetch = retries === 'answered' ? lossy.fetch : silentOnTries(lossy.fetch)
+    const before = losses.includes('silent') ? await countTurns(proxy, sessionId) : 0
+    const lossy = lossyFetch(losses, () => until(async () => (await countTurns(proxy, sessionId)) > before))
+    const fetch = retries === 'answered' ? lossy.fetch : withoutRetryInfo(lossy.fetch)
     try {
       const response = await CLIENTS[client]!({ baseUrl: proxy.baseUrl(sessionId), texts, fetch, maxRetries })
-      texts.push(response, `Go on, ${call}.`)
+      texts.push(response, `Go on, ${index}.`)
     } catch (error) {
-      return { ...result, lostTries: result.lostTries + 1, error }
+      return { ...result, lostAttempts: result.lostAttempts + 1, error }
     }
-    result.lostTries += losses.length
+    result.lostAttempts += losses.length
     result.read += 1
   }
   return result
 }
 
-async function turnCount(proxy: TestProxy, sessionId: string): Promise<number> {
+async function countTurns(proxy: TestProxy, sessionId: string): Promise<number> {
   return (await proxy.get(`/sessions/${sessionId}/tree`)).turns?.length ?? 0
 }
 
 /** Returns a `fetch` that does not declare attempts to the server. */
-function silentOnTries(send: typeof fetch): typeof fetch {
+function withoutRetryInfo(send: typeof fetch): typeof fetch {
   return (input, init) => {
     const headers = new Headers(init?.headers)
     headers.delete('x-stainless-retry-count')
@@ -146,26 +146,26 @@ function silentOnTries(send: typeof fetch): typeof fetch {
   }
 }
 
-export interface OnRecord {
+interface RecordedTotals {
   turns: number
   completed: number
   sampledTokens: number
   /** Positions of the rows with mask 1. */
   trainedTokens: number
   /** Retries that were served without sampling. */
-  answeredRetries: number
+  redeliveries: number
 }
 
-export async function onRecord(proxy: TestProxy, sessionId: string): Promise<OnRecord> {
+export async function readRecordedTotals(proxy: TestProxy, sessionId: string): Promise<RecordedTotals> {
   const { turns = [] } = await proxy.get(`/sessions/${sessionId}`)
   const { trajectories = [] } = await proxy.get(`/sessions/${sessionId}/trajectories`)
-  const ones = (sum: number, row: { response_mask: number[] }) =>
+  const addOnes = (sum: number, row: { response_mask: number[] }) =>
     sum + row.response_mask.reduce((all, bit) => all + bit, 0)
-  const result = { turns: turns.length, completed: 0, sampledTokens: 0, answeredRetries: 0 }
+  const result = { turns: turns.length, completed: 0, sampledTokens: 0, redeliveries: 0 }
   for (const { status, completion_token_ids: ids, annotations } of turns) {
     result.completed += status === 'completed' ? 1 : 0
     result.sampledTokens += ids?.length ?? 0
-    result.answeredRetries += annotations.answered_retries?.length ?? 0
+    result.redeliveries += annotations.answered_retries?.length ?? 0
   }
-  return { ...result, trainedTokens: trajectories.reduce(ones, 0) }
+  return { ...result, trainedTokens: trajectories.reduce(addOnes, 0) }
 }

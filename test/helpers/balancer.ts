@@ -23,10 +23,10 @@ export const PACKAGES: Record<BalancerKind, string> = {
  * Finds the program of a balancer.
  * @returns undefined if it is not installed
  */
-export function getProgram(kind: BalancerKind): string | undefined {
+export function findProgram(kind: BalancerKind): string | undefined {
   if (kind === 'envoy') {
-    const { ENVOY: named } = process.env
-    return named !== undefined && existsSync(named) ? named : undefined
+    const { ENVOY: program } = process.env
+    return program !== undefined && existsSync(program) ? program : undefined
   }
   const found = spawnSync('sh', ['-c', `command -v ${kind} || command -v /usr/sbin/${kind}`], {
     encoding: 'utf8',
@@ -46,8 +46,8 @@ export async function startBalancer(
   folder: string,
   edit = (configuration: string) => configuration,
 ): Promise<string> {
-  const program = getProgram(kind)
-  if (program === undefined) throw new Error(`there is no ${kind}`)
+  const program = findProgram(kind)
+  if (program === undefined) throw new Error(`${kind} is not installed`)
   const port = await freePort()
   const file = join(folder, kind === 'envoy' ? 'envoy.yaml' : `${kind}.conf`)
   writeFileSync(file, edit(BALANCERS[kind]({ listen: `127.0.0.1:${port}`, nodes })))
@@ -60,8 +60,8 @@ export async function startBalancer(
     await once(child, 'exit')
   })
   await until(() => {
-    if (child.exitCode !== null) throw new Error(`${kind} has ended: ${output}`)
-    return accepts(port)
+    if (child.exitCode !== null) throw new Error(`${kind} exited: ${output}`)
+    return isListening(port)
   })
   return `http://127.0.0.1:${port}`
 }
@@ -75,7 +75,7 @@ function run(kind: BalancerKind, program: string, file: string, folder: string):
   return startChild(program, args[kind])
 }
 
-function accepts(port: number): Promise<boolean> {
+function isListening(port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1', () => {
       socket.destroy()

@@ -18,7 +18,7 @@ export interface CertificateFolder {
 
 const EC = { keyType: 'ec', algorithm: 'sha256' } as const
 
-export async function certificateFolder(t: Test): Promise<CertificateFolder> {
+export async function createCertificateFolder(t: Test): Promise<CertificateFolder> {
   const folder = t.testdir({})
   const [certPath, keyPath, caPath] = ['cert.pem', 'key.pem', 'ca.pem'].map((name) => join(folder, name)) as [
     string,

@@ -1,4 +1,4 @@
-/** Child processes that never outlive their test, however it ends, and never keep its output open. */
+/** Child processes that never outlive their test, even if it crashes, and never keep its output open. */
 import { type ChildProcess, type ChildProcessByStdio, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { constants } from 'node:os'
@@ -6,7 +6,7 @@ import type { Readable } from 'node:stream'
 
 export type PipedProcess = ChildProcessByStdio<null, Readable, Readable>
 
-export interface ChildOptions {
+interface ChildOptions {
   cwd?: string | undefined
   /** The complete environment; default: this process's. */
   env?: NodeJS.ProcessEnv
@@ -38,7 +38,9 @@ export function startChild(
 }
 
 /** Returns the exit code or the signal of a child, once it has ended. */
-export async function ended(child: ChildProcess): Promise<[code: number | null, signal: string | null]> {
+export async function waitForExit(
+  child: ChildProcess,
+): Promise<[code: number | null, signal: string | null]> {
   if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
   return [child.exitCode, child.signalCode]
 }
@@ -48,7 +50,7 @@ export async function killChild(child: ChildProcess): Promise<void> {
   // A program that could not be started never exits.
   if (child.pid === undefined) return
   child.kill('SIGKILL')
-  await ended(child)
+  await waitForExit(child)
 }
 
 /**
@@ -63,6 +65,6 @@ export function waitForOutput(stream: Readable, pattern: RegExp): Promise<RegExp
     const match = pattern.exec(text)
     if (match) resolve(match)
   })
-  stream.once('close', () => reject(new Error(`ended before it said ${pattern}: ${text}`)))
+  stream.once('close', () => reject(new Error(`ended before it printed ${pattern}: ${text}`)))
   return promise
 }

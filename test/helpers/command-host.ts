@@ -11,7 +11,8 @@ export interface CommandRequest {
 }
 
 export interface CommandResult {
-  code: number
+  /** The exit code; null if a signal ended the process. */
+  code: number | null
   stdout: string
   stderr: string
 }
@@ -21,17 +22,17 @@ type Write = typeof process.stdout.write
 /** Replaces a stream's output for one command. @returns a function that restores it and returns the text */
 function capture(stream: NodeJS.WriteStream): () => string {
   const write = stream.write
-  const pieces: Buffer[] = []
-  stream.write = ((piece: string | Uint8Array, ...rest: unknown[]) => {
-    pieces.push(Buffer.from(piece as string))
-    const done = rest.at(-1)
-    if (typeof done === 'function') process.nextTick(done)
+  const chunks: Buffer[] = []
+  stream.write = ((chunk: string | Uint8Array, ...rest: unknown[]) => {
+    chunks.push(Buffer.from(chunk as string))
+    const callback = rest.at(-1)
+    if (typeof callback === 'function') process.nextTick(callback)
     return true
   }) as Write
   return () => {
     stream.write = write
     stream.removeAllListeners('error')
-    return Buffer.concat(pieces).toString()
+    return Buffer.concat(chunks).toString()
   }
 }
 

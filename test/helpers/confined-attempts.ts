@@ -1,4 +1,4 @@
-/** A module for a confined process: answers each message with what came of an attempt to leave the confinement. */
+/** A module for a confined process: makes each attempt to leave it that a message names, and replies with the result. */
 import { execSync, fork } from 'node:child_process'
 import { createSocket } from 'node:dgram'
 import { lookup } from 'node:dns'
@@ -16,7 +16,7 @@ const ATTEMPTS: Readonly<Record<string, () => unknown>> = {
   'read a file': () => readFileSync('/etc/hostname', 'utf8'),
   'list a folder': () => readdirSync('/'),
   'read the tests': () => readFileSync(join(import.meta.dirname, 'messages.ts')),
-  'read what it was started with': () => readFileSync('/proc/self/environ'),
+  'read its initial environment': () => readFileSync('/proc/self/environ'),
   'write a file': () => writeFileSync(join(tmpdir(), 'llm-proxy-confined'), ''),
   'start a program': () => execSync('true'),
   'start Node': () => fork(import.meta.filename),

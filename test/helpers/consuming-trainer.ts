@@ -11,8 +11,8 @@ const [url, dieAt] = process.argv.slice(2)
 export const STEPS = [
   'before the fetch',
   'fetch sent',
-  'fetch begun',
-  'fetch half read',
+  'response started',
+  'response half read',
   'fetched',
   'trained',
   'ack sent',
@@ -36,16 +36,16 @@ async function afterSending(step: (typeof STEPS)[number]): Promise<void> {
   pass(step)
 }
 
-async function fetchSome(): Promise<{ lease_id: string; sessions: { session_id: string }[] }> {
+async function fetchSessions(): Promise<{ lease_id: string; sessions: { session_id: string }[] }> {
   pass('before the fetch')
   const fetched = sendRequest('fetch', { limit: 3 })
   await afterSending('fetch sent')
   const response = await fetched
-  pass('fetch begun')
+  pass('response started')
   let text = ''
   for await (const chunk of response.body!.pipeThrough(new TextDecoderStream())) {
     text += chunk
-    pass('fetch half read')
+    pass('response half read')
   }
   pass('fetched')
   return JSON.parse(text)
@@ -53,7 +53,7 @@ async function fetchSome(): Promise<{ lease_id: string; sessions: { session_id: 
 
 async function train(): Promise<void> {
   while (true) {
-    const { lease_id, sessions } = await fetchSome()
+    const { lease_id, sessions } = await fetchSessions()
     const session_ids = sessions.map(({ session_id: id }) => id)
     if (session_ids.length === 0) return
     for (const id of session_ids) print(`trained ${id}`)

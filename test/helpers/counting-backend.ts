@@ -5,15 +5,15 @@ import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { EventStream } from './event-stream.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 
-export interface Counting {
+export interface CountingOptions {
   /** The number of chunks of a response, unless the request's `max_tokens` overrides it. */
-  pieces?: number
+  chunks?: number
   /** The time between two chunks. */
-  pieceMs?: number
+  chunkMs?: number
   /** The time before the first event. */
   startMs?: number
   /** Delays the response until this resolves. */
-  opened?: Promise<unknown>
+  gate?: Promise<unknown>
 }
 
 /** Returns the text of a complete response: a missing, duplicated or misplaced chunk changes it. */
@@ -24,15 +24,15 @@ export function countedText(chunks: number): string {
 /** A backend that counts, one number per chunk, and tracks how many of its generations run. */
 export class CountingBackend extends ScriptedBackend {
   running = 0
-  /** The largest number that ran at the same time. */
-  mostRunning = 0
+  /** The largest number of concurrent generations. */
+  maxRunning = 0
   healthy = true
   weightVersion = '7'
-  readonly #counting: Required<Counting>
+  readonly #counting: Required<CountingOptions>
 
-  constructor(counting: Counting = {}) {
+  constructor(counting: CountingOptions = {}) {
     super((request, signal) => this.#count(request, signal))
-    this.#counting = { pieces: 20, pieceMs: 0, startMs: 0, opened: Promise.resolve(), ...counting }
+    this.#counting = { chunks: 20, chunkMs: 0, startMs: 0, gate: Promise.resolve(), ...counting }
   }
 
   override getStatus() {
@@ -49,15 +49,15 @@ export class CountingBackend extends ScriptedBackend {
   }
 
   async *#count({ body }: GenerationRequest, signal: AbortSignal): EventStream {
-    const chunks = body.max_tokens ?? this.#counting.pieces
+    const chunks = body.max_tokens ?? this.#counting.chunks
     this.running += 1
-    this.mostRunning = Math.max(this.mostRunning, this.running)
+    this.maxRunning = Math.max(this.maxRunning, this.running)
     try {
       await sleep(this.#counting.startMs, undefined, { signal })
-      await Promise.race([this.#counting.opened, once(signal, 'abort')])
+      await Promise.race([this.#counting.gate, once(signal, 'abort')])
       yield [{ type: 'start', engine: 'counting', model: 'counting', promptTokenIds: PromptIds.of(1, 2) }]
       for (let i = 0; i < chunks; i += 1) {
-        if (this.#counting.pieceMs > 0) await sleep(this.#counting.pieceMs, undefined, { signal })
+        if (this.#counting.chunkMs > 0) await sleep(this.#counting.chunkMs, undefined, { signal })
         signal.throwIfAborted()
         yield [{ type: 'delta', content: `${i} `, tokenIds: [i], logprobs: [-i / 8] }]
       }

@@ -32,7 +32,7 @@ export async function killAfter(
  * Checks a store after a crash.
  * @returns the completed turns, and those that violate an invariant
  */
-export async function lookThrough(store: TurnStore) {
+export async function checkStore(store: TurnStore) {
   const { sessions } = await store.listSessions({ limit: 10_000 })
   const completed = new Set<string>()
   const halfWritten: unknown[] = []

@@ -1,4 +1,4 @@
-/** A proxy in token mode whose engine requests are cut, and what its agents and turns must have. */
+/** A proxy in token mode whose engine requests are cut, and checks of what its agents receive and its turns contain. */
 import type { Test } from 'tap'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
@@ -84,7 +84,7 @@ export async function startCutRig(
     await untilWorkers(proxy, 'w1')
   }
   let sessions = 0
-  /** Sends a request whose engine requests are cut. @returns what its agent receives, and its turn */
+  /** Sends a request whose engine requests are cut. @returns the response of its agent, and its turn */
   const sendRequest = async (dialect: string, stream: boolean, cuts: readonly Cut[], fields: object = {}) => {
     engine.cuts = [...cuts]
     sessions += 1
@@ -102,8 +102,8 @@ export async function startCutRig(
   return { engine, engines, proxy, sendRequest }
 }
 
-/** The agent's response without ids and times; the texts of a stream are joined. */
-export function received(text: string, stream: boolean): unknown {
+/** Removes ids and times from an agent's response, and joins the texts of a stream. */
+export function normalizeResponse(text: string, stream: boolean): unknown {
   if (!stream) return withoutIds(JSON.parse(text))
   const events = [...text.matchAll(/^data: (\{.*\})$/gm)].map(([, json]) => JSON.parse(json!))
   const strings: Record<string, string> = {}
@@ -120,8 +120,8 @@ const VARIES =
 function withoutIds(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutIds)
   if (typeof value !== 'object' || value === null) return value
-  const kept = Object.entries(value).filter(([key]) => !VARIES.test(key))
-  return Object.fromEntries(kept.map(([key, member]) => [key, withoutIds(member)]))
+  const entries = Object.entries(value).filter(([key]) => !VARIES.test(key))
+  return Object.fromEntries(entries.map(([key, member]) => [key, withoutIds(member)]))
 }
 
 function addStrings(value: unknown, path: string, strings: Record<string, string>): void {
@@ -130,7 +130,7 @@ function addStrings(value: unknown, path: string, strings: Record<string, string
     for (const [key, member] of Object.entries(value)) addStrings(member, `${path}.${key}`, strings)
 }
 
-/** Returns what a turn must have: each token once, with the logprob of the weights that sampled it. */
+/** Returns the expected fields of a turn: each token once, with the logprob of the weights that sampled it. */
 function expectedTurn({
   turn,
   parts,
@@ -157,12 +157,12 @@ function expectedTurn({
 
 const END_REASONS = {
   abort: 'abort',
-  lost: 'engine_lost',
+  disconnect: 'engine_lost',
   error: 'engine_lost',
-  held: 'worker_lost',
+  paused: 'worker_lost',
 } as const
 
-export function checkTurn(t: Test, turn: Json, kinds: readonly CutKind[], what: string): void {
+export function checkTurn(t: Test, turn: Json, kinds: readonly CutKind[], message: string): void {
   const parts: Json[] = turn.annotations.engine_requests ?? []
   const reasons = [...kinds.map((kind) => END_REASONS[kind]), 'stop']
   const { prompt_tokens: prompt, completion_tokens: completion } = turn.usage
@@ -176,5 +176,5 @@ export function checkTurn(t: Test, turn: Json, kinds: readonly CutKind[], what: 
     requests: new Set(parts.map(({ request_id: id }) => id)).size,
     counted: [prompt, completion],
   }
-  t.strictSame(actual, expectedTurn({ turn, parts, reasons }), what)
+  t.strictSame(actual, expectedTurn({ turn, parts, reasons }), message)
 }

@@ -1,38 +1,41 @@
 /**
- * A stand-in for vLLM and SGLang in token mode that samples one completion, and whose requests are cut: aborted, as by a
- * trainer's pause, or lost with their connection. A request whose prompt ends with a part of the completion samples the
+ * A fake of vLLM and SGLang in token mode that samples one completion, and whose requests are cut: aborted, as by a
+ * trainer's pause, or disconnected. A request whose prompt ends with a part of the completion samples the
  * rest. The logprob of a token shows the weights that sampled it.
  */
 import type { ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { getUsage } from './sampled-words.ts'
 import {
+  type IncomingRequest,
   openEventStream,
   type ScriptedServer,
-  type SeenRequest,
   sendJson,
   startScriptedServer,
 } from './scripted-server.ts'
 
-/** `error`: a streamed request ends with an error event, as when vLLM's core dies. `held`: a streamed request of vLLM pauses, and samples the rest after {@link CuttingEngine.release}. */
-export type CutKind = 'abort' | 'lost' | 'error' | 'held'
+/**
+ * `error`: a streamed request ends with an error event, as when vLLM's core dies. `paused`: a streamed request of vLLM
+ * pauses, and samples the rest after {@link CuttingEngine.release}.
+ */
+export type CutKind = 'abort' | 'disconnect' | 'error' | 'paused'
 
 /** Cuts one request. */
 export interface Cut {
-  /** The number of tokens that the request samples before. */
+  /** The number of tokens that the request samples before the cut. */
   after: number
   kind: CutKind
-  /** The weights from then on. Default: the same. */
+  /** The weights after the cut. Default: the same. */
   version?: string
 }
 
-export interface CuttingEngine extends ScriptedServer {
+interface CuttingEngine extends ScriptedServer {
   /** The cuts of the next requests, in order; later requests are not cut. */
   cuts: Cut[]
   version: string
   /** The requests that sample. */
-  generations(): SeenRequest[]
-  /** Continues the held request. */
+  generations(): IncomingRequest[]
+  /** Continues the paused request. */
   release(): void
 }
 
@@ -41,11 +44,11 @@ interface Sampling {
   ids: number[]
   version: string
   prompt: number[]
-  /** A finish reason; `lost`: the connection breaks. */
-  end: 'stop' | 'length' | 'abort' | 'lost' | 'error'
+  /** A finish reason; `disconnect`: the connection breaks. */
+  end: 'stop' | 'length' | 'abort' | 'disconnect' | 'error'
   stop?: string | undefined
-  /** The number of tokens after which the request is held. */
-  heldAfter?: number
+  /** The number of tokens after which the request pauses. */
+  pausedAfter?: number
   released: Promise<void>
   decode: CuttingEngineOptions['decode']
 }
@@ -58,8 +61,8 @@ interface CuttingEngineOptions {
 
 export async function startCuttingEngine(options: CuttingEngineOptions): Promise<CuttingEngine> {
   const { kind, completion, decode } = options
-  const hold = Promise.withResolvers<void>()
-  const sample = (body: SeenRequest['body']): Sampling => {
+  const pause = Promise.withResolvers<void>()
+  const sample = (body: IncomingRequest['body']): Sampling => {
     const prompt: number[] = kind === 'vllm' ? body.prompt : body.input_ids
     const params = kind === 'vllm' ? body : body.sampling_params
     const limit: number = (kind === 'vllm' ? params.max_tokens : params.max_new_tokens) ?? 1_000
@@ -70,21 +73,22 @@ export async function startCuttingEngine(options: CuttingEngineOptions): Promise
     const { version } = engine
     const cut = engine.cuts.shift()
     if (cut?.version !== undefined) engine.version = cut.version
-    const sampled = { version, prompt, decode, released: hold.promise }
-    if (cut?.kind === 'held') return { ...sampled, ids: natural, end, stop: stop?.text, heldAfter: cut.after }
+    const sampled = { version, prompt, decode, released: pause.promise }
+    if (cut?.kind === 'paused')
+      return { ...sampled, ids: natural, end, stop: stop?.text, pausedAfter: cut.after }
     if (cut === undefined || cut.after > natural.length)
       return { ...sampled, ids: natural, end, stop: stop?.text }
     return { ...sampled, ids: natural.slice(0, cut.after), end: cut.kind }
   }
   const paths = ['/v1/completions', '/generate']
   const server = await startScriptedServer(async (request, response) => {
-    if (!paths.includes(request.path)) return answerOthers(kind, engine.version, request, response)
+    if (!paths.includes(request.path)) return respondToOthers(kind, engine.version, request, response)
     const sampling = sample(request.body)
     const write = kind === 'vllm' ? writeVllm : writeSglang
     await write(sampling, request.body, response)
   })
   const generations = () => server.requests.filter(({ path }) => paths.includes(path))
-  const engine: CuttingEngine = { ...server, cuts: [], version: '1', generations, release: hold.resolve }
+  const engine: CuttingEngine = { ...server, cuts: [], version: '1', generations, release: pause.resolve }
   return engine
 }
 
@@ -110,7 +114,12 @@ function findStop(ids: readonly number[], stops: readonly string[], decode: Cutt
   return undefined
 }
 
-function answerOthers(kind: string, version: string, { path }: SeenRequest, response: ServerResponse): void {
+function respondToOthers(
+  kind: string,
+  version: string,
+  { path }: IncomingRequest,
+  response: ServerResponse,
+): void {
   const model = { id: 'fake', object: 'model', owned_by: kind, max_model_len: 4096 }
   const isVersion = path === '/weight_info' || path === '/get_model_info'
   const body =
@@ -128,8 +137,8 @@ function decodeComplete(ids: readonly number[], decode: CuttingEngineOptions['de
 }
 
 async function writeVllm(
-  { ids, version, prompt, end, stop, heldAfter, released, decode }: Sampling,
-  body: SeenRequest['body'],
+  { ids, version, prompt, end, stop, pausedAfter, released, decode }: Sampling,
+  body: IncomingRequest['body'],
   response: ServerResponse,
 ): Promise<void> {
   const root = { id: 'cmpl-1', created: 1, model: 'fake' }
@@ -146,7 +155,7 @@ async function writeVllm(
     stop_reason: reason === 'stop' ? (stop ?? null) : null,
   })
   if (!body.stream) {
-    if (end === 'lost') {
+    if (end === 'disconnect') {
       response.destroy()
       return
     }
@@ -154,11 +163,11 @@ async function writeVllm(
   }
   const send = openEventStream(response)
   for (const [index, id] of ids.entries()) {
-    if (index === heldAfter) await released
+    if (index === pausedAfter) await released
     send({ ...root, choices: [choice([id], null, index)] })
     await nextTurn()
   }
-  if (end === 'lost') {
+  if (end === 'disconnect') {
     response.destroy()
     return
   }
@@ -181,14 +190,14 @@ function sendFailure(send: (data: object | string) => void, response: ServerResp
 
 async function writeSglang(
   { ids, version, prompt, end, stop, decode }: Sampling,
-  body: SeenRequest['body'],
+  body: IncomingRequest['body'],
   response: ServerResponse,
 ): Promise<void> {
   const reasons = {
     stop: { type: 'stop', matched: stop ?? 2 },
     length: { type: 'length', length: ids.length },
     abort: { type: 'abort', message: 'Aborted', status_code: null },
-    lost: null,
+    disconnect: null,
     error: null,
   }
   const createResponse = (count: number, isLast: boolean) => ({
@@ -204,7 +213,7 @@ async function writeSglang(
     },
   })
   if (!body.stream) {
-    if (end === 'lost') {
+    if (end === 'disconnect') {
       response.destroy()
       return
     }
@@ -212,10 +221,10 @@ async function writeSglang(
   }
   const send = openEventStream(response)
   for (const index of ids.keys()) {
-    send(createResponse(index + 1, !['lost', 'error'].includes(end) && index + 1 === ids.length))
+    send(createResponse(index + 1, !['disconnect', 'error'].includes(end) && index + 1 === ids.length))
     await nextTurn()
   }
-  if (end === 'lost') {
+  if (end === 'disconnect') {
     response.destroy()
     return
   }

@@ -1,21 +1,21 @@
-/** A TCP link to a database server that can be cut, or pause the server's responses. */
+/** A TCP link to a database server. It can be cut, and can pause the server's responses. */
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
 export class DatabaseLink {
-  readonly #near = new Set<Socket>()
-  readonly #far = new Set<Socket>()
-  readonly #server = createServer((near) => this.#join(near))
-  #to: number
+  readonly #clients = new Set<Socket>()
+  readonly #upstreams = new Set<Socket>()
+  readonly #server = createServer((client) => this.#join(client))
+  #targetPort: number
   /** Whether the link is cut in place of forwarding the next response to a statement that writes. */
-  losesNextCommit = false
+  dropsNextCommit = false
   /** Bytes of the server's responses. */
-  answered = 0
+  responseBytes = 0
   #isCommit = false
-  #isHeld = false
+  #isPaused = false
 
-  constructor(to: number) {
-    this.#to = to
+  constructor(targetPort: number) {
+    this.#targetPort = targetPort
   }
 
   get isOpen(): boolean {
@@ -34,20 +34,20 @@ export class DatabaseLink {
   }
 
   /** Directs new connections to another server. Open ones stay until they are cut. */
-  lead(to: number): void {
-    this.#to = to
+  redirect(targetPort: number): void {
+    this.#targetPort = targetPort
   }
 
   /** Whether responses are paused. */
-  set isHeld(isHeld: boolean) {
-    this.#isHeld = isHeld
-    for (const far of this.#far)
-      if (isHeld) far.pause()
-      else far.resume()
+  set isPaused(isPaused: boolean) {
+    this.#isPaused = isPaused
+    for (const upstream of this.#upstreams)
+      if (isPaused) upstream.pause()
+      else upstream.resume()
   }
 
   cut(): void {
-    for (const near of this.#near) near.destroy()
+    for (const client of this.#clients) client.destroy()
   }
 
   close(): void {
@@ -55,31 +55,31 @@ export class DatabaseLink {
     this.cut()
   }
 
-  #join(near: Socket): void {
-    const far = connect(this.#to, '127.0.0.1')
-    this.#near.add(near)
-    this.#far.add(far)
-    for (const socket of [near, far]) {
+  #join(client: Socket): void {
+    const upstream = connect(this.#targetPort, '127.0.0.1')
+    this.#clients.add(client)
+    this.#upstreams.add(upstream)
+    for (const socket of [client, upstream]) {
       socket.on('error', () => {})
       socket.on('close', () => {
-        this.#near.delete(near)
-        this.#far.delete(far)
-        near.destroy()
-        far.destroy()
+        this.#clients.delete(client)
+        this.#upstreams.delete(upstream)
+        client.destroy()
+        upstream.destroy()
       })
     }
-    near.on('data', (bytes) => {
+    client.on('data', (bytes) => {
       // The message that binds a prepared statement's values contains its name.
-      if (this.losesNextCommit && bytes.includes('group ')) this.#isCommit = true
-      far.write(bytes)
+      if (this.dropsNextCommit && bytes.includes('group ')) this.#isCommit = true
+      upstream.write(bytes)
     })
-    far.on('data', (bytes) => {
-      this.answered += bytes.length
-      if (!this.#isCommit) return void near.write(bytes)
+    upstream.on('data', (bytes) => {
+      this.responseBytes += bytes.length
+      if (!this.#isCommit) return void client.write(bytes)
       this.#isCommit = false
-      this.losesNextCommit = false
+      this.dropsNextCommit = false
       this.cut()
     })
-    if (this.#isHeld) far.pause()
+    if (this.#isPaused) upstream.pause()
   }
 }

@@ -1,4 +1,4 @@
-/** Rules for the Kubernetes objects of llm-proxy, however they were derived from deploy.yaml. */
+/** Rules for the Kubernetes objects of llm-proxy: those of deploy.yaml, and those derived from it. */
 import { writeFileSync } from 'node:fs'
 import { BlockList } from 'node:net'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ const { image } = readDockerfile()
  * Returns keys as an operator creates them.
  * @param db absent: the settings name the database
  */
-export function ownKeys(db?: string): Record<string, string> {
+export function createKeys(db?: string): Record<string, string> {
   const names = ['LLM_PROXY_ADMIN_KEY', 'LLM_PROXY_WORKER_KEY', 'LLM_PROXY_AGENT_KEY_SECRET']
   const keys = Object.fromEntries(names.map((name) => [name, `${name}-0123456789abcdef`]))
   return db === undefined ? keys : { ...keys, LLM_PROXY_DB: db }
@@ -40,7 +40,7 @@ export function getParts(objects: readonly KubernetesObject[], keys: Record<stri
 }
 
 /** Finds unknown fields with the types: the schemas permit them, since a server of a newer version may know them. */
-export function unknownFields(directory: string, objects: readonly KubernetesObject[]): string[] {
+export function findUnknownFields(directory: string, objects: readonly KubernetesObject[]): string[] {
   const source = objects.map(
     ({ apiVersion, kind, ...rest }, index) =>
       `import type { I${kind} as Kind${index} } from 'kubernetes-models/${apiVersion}'\n` +
@@ -81,7 +81,7 @@ export async function checkRules(
   })
 
   await t.test('no field is misspelt', async (t) => {
-    t.strictSame(unknownFields(t.testdir(), objects), [])
+    t.strictSame(findUnknownFields(t.testdir(), objects), [])
   })
 
   await t.test('every setting is an option, and together they are a configuration that serves', async (t) => {

@@ -8,7 +8,7 @@ import type { IPodDisruptionBudget } from 'kubernetes-models/policy/v1'
 import type { IConfigMap, INamespace, IPersistentVolumeClaim, ISecret, IService } from 'kubernetes-models/v1'
 import { parseAllDocuments } from 'yaml'
 
-export interface Kinds {
+interface Kinds {
   Namespace: INamespace
   ConfigMap: IConfigMap
   Secret: ISecret
@@ -23,10 +23,10 @@ export interface Kinds {
 export type KubernetesObject = Kinds[keyof Kinds]
 
 export function readObjects(path: string): readonly KubernetesObject[] {
-  return objectsIn(readFileSync(path, 'utf8'))
+  return parseObjects(readFileSync(path, 'utf8'))
 }
 
-export function objectsIn(text: string): readonly KubernetesObject[] {
+export function parseObjects(text: string): readonly KubernetesObject[] {
   return parseAllDocuments(text).map((document) => document.toJS())
 }
 

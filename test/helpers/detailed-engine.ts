@@ -19,9 +19,9 @@ import {
 } from './reported-details.ts'
 import { getUsage } from './sampled-words.ts'
 import {
+  type IncomingRequest,
   openEventStream,
   type ScriptedServer,
-  type SeenRequest,
   sendJson,
   startScriptedServer,
 } from './scripted-server.ts'
@@ -31,16 +31,16 @@ export interface DetailedEngineOptions {
   seed: number
   /** The tokens that are sampled. Default: ids from 300 to 60,300. */
   tokens?: readonly number[]
-  /** The number of tokens after which a stream is cut off. */
+  /** Returns the number of tokens after which the stream ends early. */
   cutAfter?: () => number | undefined
 }
 
 const tokenizer = loadEmbeddedTokenizer()
 
-const MARKS = { user: 7, answer: 9 } as const
+const ROLE_TOKENS = { user: 7, assistant: 9 } as const
 
 export async function startDetailedEngine(options: DetailedEngineOptions): Promise<ScriptedServer> {
-  const draw = drawer(options.seed)
+  const draw = createDraw(options.seed)
   const sample = () => {
     const { tokens } = options
     const token = () => (tokens ? tokens[draw(tokens.length)]! : 300 + draw(60_000))
@@ -48,21 +48,21 @@ export async function startDetailedEngine(options: DetailedEngineOptions): Promi
   }
   return await startScriptedServer(async ({ method, path, body }, response) => {
     if (method === 'GET') return respondToGet(path, response)
-    // It samples arbitrary ids and has no chat template, so it rejects messages as expected of it.
+    // This engine samples arbitrary ids and has no chat template, so it rejects messages.
     if (path === '/tokenize' && body.messages) return sendJson(response, {}, 400)
     if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
     const cutAfter = options.cutAfter?.()
     if (path === '/generate') return await generate(body, sample(), response)
-    if (path === '/inference/v1/generate') return sendJson(response, answerByIds(body, sample()))
-    const prompt: number[] = body.messages ? promptOfChat(body.messages) : body.prompt
-    const reply = { body, prompt, completion: sample(), isChat: body.messages !== undefined }
-    if (body.stream) await streamResponse(reply, response, cutAfter)
-    else sendJson(response, createResponseBody(reply))
+    if (path === '/inference/v1/generate') return sendJson(response, createTokenResponse(body, sample()))
+    const prompt: number[] = body.messages ? renderPrompt(body.messages) : body.prompt
+    const sampled = { body, prompt, completion: sample(), isChat: body.messages !== undefined }
+    if (body.stream) await streamResponse(sampled, response, cutAfter)
+    else sendJson(response, createResponseBody(sampled))
   })
 }
 
 /** Creates a generator of numbers from 0 up to a limit: a linear congruential generator. */
-function drawer(seed: number): (limit: number) => number {
+function createDraw(seed: number): (limit: number) => number {
   let state = seed >>> 0
   return (limit) => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
@@ -77,29 +77,31 @@ function respondToGet(path: string, response: ServerResponse): void {
   else sendJson(response, { detail: 'Not Found' }, 404)
 }
 
-function promptOfChat(messages: { role: string; content: string }[]): number[] {
+function renderPrompt(messages: { role: string; content: string }[]): number[] {
   return messages.flatMap(({ role, content }) =>
     role === 'assistant'
       ? content.split(' ').map(Number)
-      : [MARKS.user, ...Buffer.from(content).map((byte) => byte), MARKS.answer],
+      : [ROLE_TOKENS.user, ...Buffer.from(content).map((byte) => byte), ROLE_TOKENS.assistant],
   )
 }
 
-interface Answer {
-  body: SeenRequest['body']
+interface SampledResponse {
+  body: IncomingRequest['body']
   prompt: number[]
   completion: number[]
   isChat: boolean
 }
 
 /** Builds vLLM's complete response; it contains masks and experts whether they are requested or not. */
-function createResponseBody({ body, prompt, completion, isChat }: Answer): object {
+function createResponseBody({ body, prompt, completion, isChat }: SampledResponse): object {
   const logprobs = getLogprobs(completion, body, isChat)
   const text = completion.join(' ')
   const promptLogprobs =
     body.prompt_logprobs === undefined
       ? undefined
-      : prompt.map((token, index) => (index === 0 ? null : promptObject(token, Number(body.prompt_logprobs))))
+      : prompt.map((token, index) =>
+          index === 0 ? null : createPromptEntry(token, Number(body.prompt_logprobs)),
+        )
   const choice = {
     index: 0,
     ...(isChat ? { message: { role: 'assistant', content: text } } : { text, prompt_token_ids: prompt }),
@@ -122,7 +124,7 @@ function createResponseBody({ body, prompt, completion, isChat }: Answer): objec
  * Builds the response of vLLM's `/inference/v1/generate`: `GenerateTokensResponse` of
  * `vllm/entrypoints/scale_out/token_in_token_out/protocol.py` at 006ebac2. It has neither texts nor a stop reason.
  */
-function answerByIds(body: SeenRequest['body'], completion: number[]): object {
+function createTokenResponse(body: IncomingRequest['body'], completion: number[]): object {
   const prompt: number[] = body.token_ids
   const { logprobs: count, prompt_logprobs: others } = body.sampling_params
   const entry = (id: number, logprob: number) => ({ token_id: id, logprob, rank: 1 })
@@ -146,7 +148,7 @@ function answerByIds(body: SeenRequest['body'], completion: number[]): object {
     prompt_logprobs:
       others === undefined
         ? null
-        : prompt.map((token, index) => (index === 0 ? null : promptObject(token, Number(others)))),
+        : prompt.map((token, index) => (index === 0 ? null : createPromptEntry(token, Number(others)))),
     prompt_token_ids: body.return_token_ids ? prompt : null,
     output_mode: 'tokens',
     choices: [choice],
@@ -154,11 +156,11 @@ function answerByIds(body: SeenRequest['body'], completion: number[]): object {
 }
 
 async function streamResponse(
-  reply: Answer,
+  sampled: SampledResponse,
   response: ServerResponse,
   cutAfter: number | undefined,
 ): Promise<void> {
-  const { body, prompt, completion, isChat } = reply
+  const { body, prompt, completion, isChat } = sampled
   const send = openEventStream(response)
   const chunk = (choice: object, root: object = {}) =>
     send({ id: 'x', model: 'detailed', choices: [choice], ...root })
@@ -190,7 +192,7 @@ async function streamResponse(
   response.end()
 }
 
-function getLogprobs(tokens: readonly number[], body: SeenRequest['body'], isChat: boolean): object {
+function getLogprobs(tokens: readonly number[], body: IncomingRequest['body'], isChat: boolean): object {
   const write = (id: number) => (body.return_tokens_as_token_ids ? `token_id:${id}` : `t${id}`)
   const bytes = (id: number) => [...Buffer.from(`t${id}`)]
   const count = Number((isChat ? body.top_logprobs : body.logprobs) ?? 0)
@@ -212,7 +214,7 @@ function getLogprobs(tokens: readonly number[], body: SeenRequest['body'], isCha
   }
 }
 
-function promptObject(token: number, others: number): object {
+function createPromptEntry(token: number, others: number): object {
   return Object.fromEntries(
     getPrompt(token, others).map(([id, logprob], rank) => [id, { logprob, rank, decoded_token: `t${id}` }]),
   )
@@ -229,7 +231,7 @@ function toNpy(tokens: readonly number[]): string {
 
 /** Serves SGLang's `/generate`; each event contains everything from the start. */
 async function generate(
-  body: SeenRequest['body'],
+  body: IncomingRequest['body'],
   completion: number[],
   response: ServerResponse,
 ): Promise<void> {
@@ -248,7 +250,7 @@ async function generate(
   response.end()
 }
 
-function getMeta(body: SeenRequest['body'], tokens: number[], isLast: boolean): object {
+function getMeta(body: IncomingRequest['body'], tokens: number[], isLast: boolean): object {
   const prompt: number[] = body.input_ids
   const alternatives = Number(body.top_logprobs_num)
   const read = [...prompt, ...tokens].slice(Number(body.routed_experts_start_len ?? 0), -1)

@@ -11,7 +11,7 @@ export interface TurnWithDetails {
   turnId: string
   parent: TurnWithDetails | undefined
   /** Whether the turn failed, so that no row contains it. */
-  isLost: boolean
+  isExcluded: boolean
   prompt: readonly number[]
   completion: readonly number[]
   details: TokenData
@@ -22,7 +22,7 @@ export interface TurnWithDetails {
 type Row = Pick<Trajectory, 'prompt_ids' | 'response_ids' | 'response_mask' | 'turns'>
 
 /** Lists with an entry for each token of prompt and response, or of the response. */
-export type PerToken = Record<string, unknown>
+type PerToken = Record<string, unknown>
 
 export class DetailOracle {
   readonly #turns: ReadonlyMap<string, TurnWithDetails>
@@ -46,31 +46,32 @@ export class DetailOracle {
     const base = this.#turns.get(row.turns[0]!.turn_id)!.prompt.length
     const first = base - row.prompt_ids.length
     const ids = [...row.prompt_ids, ...row.response_ids]
-    if (sequence.slice(first, first + ids.length).join() !== ids.join()) throw new Error('the ids of the row')
+    if (sequence.slice(first, first + ids.length).join() !== ids.join())
+      throw new Error('the row has other ids than its last turn')
     const indices = ids.map((_, index) => first + index)
     const trained = indices.slice(row.prompt_ids.length).map((index, i) => {
       const turn = chain.find((turn) => index >= turn.prompt.length && index < getLength(turn))
       return row.response_mask[i] === 1 && turn ? { turn, nth: index - turn.prompt.length } : null
     })
-    return asJson({ ...sampledLists(trained), ...readLists(chain, indices) })
+    return asJson({ ...getSampledLists(trained), ...getSequenceLists(chain, indices) })
   }
 
   /** Returns the turns from the first one on, including those before a row of one turn. */
   #chainTo(turnId: string): TurnWithDetails[] {
     const chain: TurnWithDetails[] = []
     for (let turn = this.#turns.get(turnId); turn !== undefined; turn = turn.parent)
-      if (!turn.isLost) chain.unshift(turn)
+      if (!turn.isExcluded) chain.unshift(turn)
     return chain
   }
 
   /** Converts a row to the form of {@link row}: experts as numbers, versions by token. */
   static perToken(shown: object): PerToken {
-    const { routed_experts: experts, weight_versions: spans, ...lists } = shown as Shown
+    const { routed_experts: experts, weight_versions: spans, ...lists } = shown as RowData
     return { ...lists, routed_experts: experts && expertsByToken(experts), weight_versions: byToken(spans) }
   }
 }
 
-interface Shown {
+interface RowData {
   routed_experts: { dtype: string; shape: number[]; known: [number, number][]; data: string } | null
   weight_versions: { version: string; start: number; end: number }[] | null
 }
@@ -79,7 +80,7 @@ const getLength = ({ prompt, completion }: TurnWithDetails) => prompt.length + c
 
 const asJson = (lists: PerToken): PerToken => JSON.parse(JSON.stringify(lists))
 
-/** Null as a whole if no turn reported any. */
+/** Returns null if no turn reported any entry. */
 const orNull = <T>(isReported: boolean, entries: T[]) => (isReported ? entries : null)
 
 /** Returns the nth row; null: it was not reported. */
@@ -93,7 +94,7 @@ function getRow(table: TokenTable | undefined, nth: number) {
 
 type Sampled = { turn: TurnWithDetails; nth: number } | null
 
-function sampledLists(trained: readonly Sampled[]): PerToken {
+function getSampledLists(trained: readonly Sampled[]): PerToken {
   const isReported = (kind: keyof TokenData) =>
     trained.some((token) => token?.turn.details[kind] !== undefined)
   const rows = (kind: 'sampling_mask' | 'top_logprobs') =>
@@ -134,7 +135,7 @@ function sampledLists(trained: readonly Sampled[]): PerToken {
     ),
     weight_versions: orNull(
       versions.some((version) => version !== null),
-      withoutEnd(versions),
+      trimNulls(versions),
     ),
   }
 }
@@ -145,7 +146,7 @@ function getVersion(token: Sampled): string | null {
   return spans.find(({ start, end }) => start <= token!.nth && token!.nth < end)?.version ?? null
 }
 
-function readLists(chain: readonly TurnWithDetails[], indices: readonly number[]): PerToken {
+function getSequenceLists(chain: readonly TurnWithDetails[], indices: readonly number[]): PerToken {
   const isReported = (kind: keyof TokenData) => chain.some(({ details }) => details[kind] !== undefined)
   const prompts = indices.map((index) => {
     for (const { prompt, details } of chain) {
@@ -166,7 +167,7 @@ function readLists(chain: readonly TurnWithDetails[], indices: readonly number[]
     ),
     routed_experts: orNull(
       isReported('routed_experts'),
-      indices.map((index) => expertsAt(chain, index)),
+      indices.map((index) => getExperts(chain, index)),
     ),
   }
 }
@@ -175,7 +176,7 @@ function readLists(chain: readonly TurnWithDetails[], indices: readonly number[]
  * Returns the experts at a position, from the first turn that reported them in the shape of the first table; null: none
  * did.
  */
-function expertsAt(chain: readonly TurnWithDetails[], index: number): number[] | null {
+function getExperts(chain: readonly TurnWithDetails[], index: number): number[] | null {
   const tables = chain.flatMap(({ details }) => details.routed_experts ?? [])
   const shape = String(tables[0]?.experts.shape.slice(1))
   for (const { start, experts } of tables) {
@@ -195,7 +196,7 @@ const TYPES: Readonly<Record<string, Tensor['dtype']>> = {
   int32: 'I32',
 }
 
-function expertsByToken({ dtype, shape, known, data }: NonNullable<Shown['routed_experts']>) {
+function expertsByToken({ dtype, shape, known, data }: NonNullable<RowData['routed_experts']>) {
   const numbers = toNumbers({ dtype: TYPES[dtype]!, shape, data: Buffer.from(data, 'base64') })
   const [rows = 0, ...row] = shape
   const width = row.reduce((product, length) => product * length)
@@ -206,17 +207,17 @@ function expertsByToken({ dtype, shape, known, data }: NonNullable<Shown['routed
   })
 }
 
-function byToken(spans: Shown['weight_versions']): (string | null)[] | null {
+function byToken(spans: RowData['weight_versions']): (string | null)[] | null {
   if (spans === null) return null
   const versions: (string | null)[] = []
   for (const { version, start, end } of spans) {
     while (versions.length < start) versions.push(null)
     for (let offset = start; offset < end; offset += 1) versions[offset] = version
   }
-  return withoutEnd(versions)
+  return trimNulls(versions)
 }
 
 /** Removes trailing nulls: spans do not contain the length of the list. */
-function withoutEnd(versions: readonly (string | null)[]): (string | null)[] {
+function trimNulls(versions: readonly (string | null)[]): (string | null)[] {
   return versions.slice(0, versions.findLastIndex((version) => version !== null) + 1)
 }

@@ -11,7 +11,7 @@ import {
 
 export const ROOT = join(import.meta.dirname, '../..')
 
-export interface CopyStep {
+interface CopyStep {
   /** The source stage. */
   stage: string
   owner: string
@@ -57,7 +57,7 @@ export function readDockerfile(): Dockerfile {
     workdir: getText('WORKDIR', (instruction) => !inImage(instruction)),
     runs: all('RUN').map((run) => run.getArgumentsContent()!),
     image: {
-      copies: all('COPY').filter(inImage).map(copyStep),
+      copies: all('COPY').filter(inImage).map(parseCopy),
       env: getProperties('ENV'),
       labels: getProperties('LABEL'),
       user: getText('USER'),
@@ -75,12 +75,12 @@ function withDefaults(text: string, args: readonly Arg[]): string {
   const defaults = args.map((arg) => arg.getProperty()!)
   return text.replace(/\$\{(\w+)\}/g, (_, name) => {
     const value = defaults.find((property) => property.getName() === name)?.getValue()
-    if (!value) throw new Error(`no ARG before the first FROM gives ${name}`)
+    if (!value) throw new Error(`no ARG before the first FROM has a default for ${name}`)
     return value
   })
 }
 
-function copyStep(instruction: Instruction): CopyStep {
+function parseCopy(instruction: Instruction): CopyStep {
   const flags = (instruction as ModifiableInstruction).getFlags()
   const flag = (name: string) => flags.find((one) => one.getName() === name)?.getValue() ?? ''
   const [source, destination] = instruction.getArguments().map((argument) => argument.getValue())

@@ -9,14 +9,14 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { type PipedProcess, startChild, waitForOutput } from './children.ts'
 
-export interface CommandBlock {
+interface CommandBlock {
   /** The line in the document, from 1. */
   line: number
   script: string
   background: boolean
 }
 
-export function commandBlocks(markdown: string): CommandBlock[] {
+export function parseCommandBlocks(markdown: string): CommandBlock[] {
   return [...markdown.matchAll(/^```sh run(?<background> background)?\n(?<script>[\s\S]*?)^```$/gm)].map(
     (match) => ({
       line: markdown.slice(0, match.index).split('\n').length,

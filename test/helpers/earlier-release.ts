@@ -14,8 +14,8 @@ function git(...args: string[]): Buffer {
   })
 }
 
-/** Returns why the commit cannot be extracted, as the reason to skip a test; false: it can. */
-export function missingRelease(commit: string): string | false {
+/** Returns the reason to skip a test because the commit cannot be extracted; false if it can. */
+export function getSkipReason(commit: string): string | false {
   try {
     git('cat-file', '-e', `${commit}^{tree}`)
     return false

@@ -8,8 +8,8 @@ interface ParserNames {
   reasoning: string[]
 }
 
-/** The names that each engine registers. */
-export interface EngineParsers {
+/** The parser names that each engine registers. */
+interface EngineParsers {
   vllm: ParserNames
   sglang: ParserNames
 }
@@ -29,17 +29,17 @@ export function listNames({ vllm, sglang }: EngineParsers): Map<string, readonly
 
 /** Returns the table, in Markdown. */
 export function createParserTable(parsers: EngineParsers): string {
-  const read = new Map<string, string[]>()
+  const namesByParser = new Map<string, string[]>()
   for (const name of listNames(parsers).keys()) {
-    const ours = UNSUPPORTED_PARSERS.has(name) ? 'not read' : `\`${findParser(name).name}\``
-    read.set(ours, [...(read.get(ours) ?? []), `\`${name}\``])
+    const parser = UNSUPPORTED_PARSERS.has(name) ? 'not read' : `\`${findParser(name).name}\``
+    namesByParser.set(parser, [...(namesByParser.get(parser) ?? []), `\`${name}\``])
   }
-  const rows = [...read].sort(
+  const rows = [...namesByParser].sort(
     ([a], [b]) => Number(a === 'not read') - Number(b === 'not read') || (a < b ? -1 : 1),
   )
   return [
     '| read as | names |',
     '|---|---|',
-    ...rows.map(([ours, names]) => `| ${ours} | ${names.join(', ')} |`),
+    ...rows.map(([parser, names]) => `| ${parser} | ${names.join(', ')} |`),
   ].join('\n')
 }

@@ -12,7 +12,9 @@ interface Generator {
 
 /** Yields the batches of a generation. Leaving the loop cancels it. */
 export function pull(generator: Generator, request: GenerationRequest, signal: AbortSignal) {
-  return pullFrom((sink, left) => generator.generate(request, sink, AbortSignal.any([signal, left])))
+  return pullFrom((sink, leaveSignal) =>
+    generator.generate(request, sink, AbortSignal.any([signal, leaveSignal])),
+  )
 }
 
 /**
@@ -21,7 +23,7 @@ export function pull(generator: Generator, request: GenerationRequest, signal: A
  * @param run receives a signal that aborts when the consumer leaves the loop
  */
 export async function* pullFrom(
-  run: (sink: EventSink, left: AbortSignal) => Promise<void>,
+  run: (sink: EventSink, leaveSignal: AbortSignal) => Promise<void>,
 ): AsyncGenerator<Batch, void, undefined> {
   const leaving = new AbortController()
   const batches: Batch[] = []
@@ -35,7 +37,7 @@ export async function* pullFrom(
       accept = resolve
     })
   }
-  const over = run({ write }, leaving.signal)
+  const finished = run({ write }, leaving.signal)
     .then(() => ({}))
     .catch((error: unknown) => ({ error }))
     .then((outcome) => {
@@ -60,7 +62,7 @@ export async function* pullFrom(
   } finally {
     if (!ended) {
       leaving.abort(new Error('the test left the loop'))
-      await over
+      await finished
     }
   }
 }

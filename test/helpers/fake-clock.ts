@@ -47,7 +47,7 @@ export class FakeClock implements Clock {
     return true
   }
 
-  /** Simulates a process that was busy for this time: every task that is due by then runs late, once. */
+  /** Simulates a process that was busy for this time: every due task runs late, once. */
   stall(forMs: number): void {
     this.#nowMs += forMs
     const due = this.#tasks.filter((entry) => entry.atMs <= this.#nowMs).sort((a, b) => a.atMs - b.atMs)

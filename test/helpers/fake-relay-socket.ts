@@ -23,7 +23,8 @@ export class FakeRelaySocket extends EventEmitter implements RelaySocket {
     this.emit('close', 1006, '')
   }
 
-  says(frame: object): void {
+  /** Delivers a frame from the peer. */
+  emitFrame(frame: object): void {
     this.emit('message', Buffer.from(JSON.stringify(frame)), false)
   }
 }

@@ -9,14 +9,14 @@ import {
   type Token,
 } from './sampled-words.ts'
 import {
+  type IncomingRequest,
   openEventStream,
   type ScriptedServer,
-  type SeenRequest,
   sendJson,
   startScriptedServer,
 } from './scripted-server.ts'
 
-export interface FakeSglang extends ScriptedServer {
+interface FakeSglang extends ScriptedServer {
   /** The number of generations in progress. */
   running(): number
 }
@@ -29,7 +29,7 @@ export interface FakeSglang extends ScriptedServer {
 export const STREAMS = ['cumulative', 'incremental', 'incremental_ids'] as const
 type Streams = (typeof STREAMS)[number]
 
-export interface FakeSglangOptions {
+interface FakeSglangOptions {
   streams?: Streams
 }
 
@@ -63,7 +63,7 @@ export async function startFakeSglang(options: FakeSglangOptions = {}): Promise<
   return { ...server, running: () => running }
 }
 
-function respondToGet({ path }: SeenRequest, response: ServerResponse): void {
+function respondToGet({ path }: IncomingRequest, response: ServerResponse): void {
   if (path === '/v1/models') {
     const model = { id: 'fake', object: 'model', owned_by: 'sglang', root: 'fake', max_model_len: 4096 }
     sendJson(response, { object: 'list', data: [model] })
@@ -110,7 +110,7 @@ async function generate(body: any, response: ServerResponse, streams: Streams) {
   response.end('data: [DONE]\n\n')
 }
 
-export interface ResponseShape {
+interface ResponseShape {
   /** Tokens before this index have been sent. */
   from: number
   done: boolean
@@ -167,7 +167,7 @@ async function writeCut(response: ServerResponse, text: string): Promise<boolean
 }
 
 /** Serves `/v1/chat/completions` and `/v1/completions`. */
-async function complete({ path, body }: SeenRequest, response: ServerResponse): Promise<void> {
+async function complete({ path, body }: IncomingRequest, response: ServerResponse): Promise<void> {
   const chat = path.endsWith('/chat/completions')
   if (chat && body.stream && body.return_token_ids) {
     const message = 'return_token_ids is not supported with streaming on /v1/chat/completions.'
@@ -195,17 +195,17 @@ async function complete({ path, body }: SeenRequest, response: ServerResponse): 
     }),
   }
   const usage = { ...getUsage(promptIds, tokens), reasoning_tokens: 0 }
-  const reply = {
+  const common = {
     id: 'x',
     created: 1,
     model: 'fake',
     choices: [choice],
     metadata: { weight_version: 'default' },
   }
-  if (!body.stream) return sendJson(response, { ...reply, usage })
+  if (!body.stream) return sendJson(response, { ...common, usage })
   const send = openEventStream(response)
-  send({ ...reply, usage: null })
-  send({ ...reply, choices: [], usage })
+  send({ ...common, usage: null })
+  send({ ...common, choices: [], usage })
   send('[DONE]')
   response.end()
 }

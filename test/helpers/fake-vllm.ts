@@ -9,9 +9,9 @@ import {
   type Token,
 } from './sampled-words.ts'
 import {
+  type IncomingRequest,
   openEventStream,
   type ScriptedServer,
-  type SeenRequest,
   sendJson,
   startScriptedServer,
 } from './scripted-server.ts'
@@ -19,21 +19,21 @@ import {
 export interface FakeVllm extends ScriptedServer {
   /** The number of generations in progress. */
   running(): number
-  /** Responds with 400 to the next requests, whatever they contain. */
-  refuseNext(calls: number): void
-  /** Responds with 400 to requests for token ids. */
-  refuseIds(refuse: boolean): void
-  /** Responds with 500 to every GET. */
-  fail(fail: boolean): void
+  /** Rejects this number of next requests with 400, whatever they contain. */
+  rejectNext(count: number): void
+  /** Sets whether requests for token ids are rejected with 400. */
+  rejectIds(rejects: boolean): void
+  /** Sets whether every GET fails with 500. */
+  fail(isFailing: boolean): void
 }
 
 export interface FakeVllmOptions {
   model?: string
   port?: number
-  /** Responds with 400 to fields that OpenAI does not have, as OpenAI does, and lists another owner of the model. */
+  /** Whether it rejects fields that OpenAI does not have, as OpenAI does, and lists another owner of the model. */
   strict?: boolean
   /** The prompt ids that it reports when it receives ids. Default: the received ids. */
-  claimedPromptIds?: number[]
+  reportedPromptIds?: number[]
   /** Tokenizes a text. Default: there is no `/tokenize`. */
   textIds?: (text: string) => number[]
   /** Tokenizes a chat's body with its template. Default: `/tokenize` rejects chats. */
@@ -54,7 +54,7 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
   const model = options.model ?? 'fake'
   let running = 0
   let rejections = 0
-  let refusesIds = false
+  let rejectsIds = false
   let fails = false
   const server = await startScriptedServer(async (request, response) => {
     if (request.method === 'GET' && fails) return sendJson(response, {}, 500)
@@ -63,37 +63,36 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
     if (request.body.prompt_logprobs === 0 && options.idText)
       return sendJson(response, getScores(request.body.prompt, options.idText))
     rejections -= 1
-    const isBusy = rejections >= 0 || (refusesIds && request.body.return_token_ids)
+    const isBusy = rejections >= 0 || (rejectsIds && request.body.return_token_ids)
     const isChat = request.path.endsWith('/chat/completions')
     const templateError = isChat ? options.templateError?.(request.body) : undefined
-    const refusal = isBusy
+    const message = isBusy
       ? 'weights are being updated'
-      : (templateError ?? getRefusal(request.body, options))
-    if (refusal)
-      return sendJson(response, { error: { message: refusal, type: 'BadRequestError', code: 400 } }, 400)
+      : (templateError ?? findRejection(request.body, options))
+    if (message) return sendJson(response, { error: { message, type: 'BadRequestError', code: 400 } }, 400)
     running += 1
     response.once('close', () => {
       running -= 1
     })
-    await generate(request, response, model, options.claimedPromptIds)
+    await generate(request, response, model, options.reportedPromptIds)
   }, options.port)
   return {
     ...server,
     running: () => running,
-    refuseNext(calls) {
-      rejections = calls
+    rejectNext(count) {
+      rejections = count
     },
-    refuseIds(refuse) {
-      refusesIds = refuse
+    rejectIds(rejects) {
+      rejectsIds = rejects
     },
-    fail(fail) {
-      fails = fail
+    fail(isFailing) {
+      fails = isFailing
     },
   }
 }
 
 function respondToGet(
-  { path }: SeenRequest,
+  { path }: IncomingRequest,
   response: ServerResponse,
   options: FakeVllmOptions,
   model: string,
@@ -110,7 +109,7 @@ function respondToGet(
 }
 
 function respondToTokenize(
-  { body }: SeenRequest,
+  { body }: IncomingRequest,
   response: ServerResponse,
   { textIds, chatIds, templateError }: FakeVllmOptions,
 ): void {
@@ -129,7 +128,7 @@ function getScores(prompt: number[], decoded: (id: number) => string) {
   return { choices: [{ index: 0, text: '', finish_reason: 'length', prompt_logprobs }] }
 }
 
-function getRefusal(body: Record<string, unknown>, { strict }: FakeVllmOptions): string | undefined {
+function findRejection(body: Record<string, unknown>, { strict }: FakeVllmOptions): string | undefined {
   if (body.stream_options && !body.stream) return 'Stream options can only be defined when `stream=True`.'
   if (Array.isArray(body.tools) && body.tools.length === 0) return '`tools` must not be an empty array'
   const unknown = ['return_token_ids', 'return_tokens_as_token_ids', 'include_reasoning'].find(
@@ -145,13 +144,13 @@ function sample({ max_tokens = 1_000, ignore_eos }: { max_tokens?: number; ignor
 }
 
 async function generate(
-  { path, body }: SeenRequest,
+  { path, body }: IncomingRequest,
   response: ServerResponse,
   model: string,
-  claimedPromptIds: number[] | undefined,
+  reportedPromptIds: number[] | undefined,
 ): Promise<void> {
   const chat = path.endsWith('/chat/completions')
-  const promptIds = Array.isArray(body.prompt) ? (claimedPromptIds ?? body.prompt) : PROMPT_IDS
+  const promptIds = Array.isArray(body.prompt) ? (reportedPromptIds ?? body.prompt) : PROMPT_IDS
   const prompt = body.return_token_ids ? { prompt_token_ids: promptIds } : {}
   const root = { id: 'cmpl-1', created: 1, model }
   if (!body.stream) {
@@ -179,8 +178,11 @@ async function generate(
     const chunk = chat
       ? { delta: { content: token.text } }
       : { text: token.text, ...(tokens.length === 1 && prompt) }
-    const kept = send({ ...root, choices: [{ index: 0, ...chunk, ...tokenFields([token], body, chat) }] })
-    if (!kept)
+    const hasCapacity = send({
+      ...root,
+      choices: [{ index: 0, ...chunk, ...tokenFields([token], body, chat) }],
+    })
+    if (!hasCapacity)
       await Promise.race([new Promise((resolve) => response.once('drain', resolve)), closed(response)])
     if (response.destroyed) return
     await nextTurn()

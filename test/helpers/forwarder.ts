@@ -49,8 +49,8 @@ export class Forwarder {
   }
 
   /** Sets whether new connections are closed at once. */
-  refuse(refuses: boolean): void {
-    this.#rejects = refuses
+  reject(rejects: boolean): void {
+    this.#rejects = rejects
   }
 
   close(): void {

@@ -4,12 +4,12 @@ import { createServer, type IncomingHttpHeaders } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
 
-export interface SubmittedRun {
+interface RunSubmission {
   path: string
   headers: IncomingHttpHeaders
   /** The form's fields in order. */
   fields: string[]
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into it
+  // biome-ignore lint/suspicious/noExplicitAny: tests inspect metadata of any shape
   metadata: any
   archive: Buffer
   archiveType: string
@@ -19,28 +19,28 @@ export interface SubmittedRun {
  * Handles a submitted run.
  * @returns the response's status and body; a promise that never resolves is a server that hangs
  */
-export type RunScript = (run: SubmittedRun) => Promise<{ status?: number; body: unknown }>
+type RunScript = (run: RunSubmission) => Promise<{ status?: number; body: unknown }>
 
-export interface HarborServer {
+interface HarborServer {
   url: string
-  runs: SubmittedRun[]
-  /** The largest number that ran at the same time. */
-  mostAtOnce: number
+  runs: RunSubmission[]
+  /** The largest number of concurrent runs. */
+  maxRunning: number
   /** Resolves when a client disconnects before it receives a response. */
-  hungUp: Promise<void>
+  clientDisconnected: Promise<void>
 }
 
 /** Starts the server on a free port; it stops when the test ends. */
 export async function startHarborServer(t: Test, script: RunScript): Promise<HarborServer> {
-  const { promise: hungUp, resolve: onHungUp } = Promise.withResolvers<void>()
-  const harbor: HarborServer = { url: '', runs: [], mostAtOnce: 0, hungUp }
+  const { promise: clientDisconnected, resolve: onDisconnected } = Promise.withResolvers<void>()
+  const harbor: HarborServer = { url: '', runs: [], maxRunning: 0, clientDisconnected }
   let running = 0
   const server = createServer(async (request, response) => {
     running += 1
-    harbor.mostAtOnce = Math.max(harbor.mostAtOnce, running)
+    harbor.maxRunning = Math.max(harbor.maxRunning, running)
     response.once('close', () => {
       running -= 1
-      if (!response.writableFinished) onHungUp()
+      if (!response.writableFinished) onDisconnected()
     })
     const body = Buffer.concat(await request.toArray())
     const form = await new Response(new Uint8Array(body), {

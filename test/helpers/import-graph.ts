@@ -35,11 +35,11 @@ function getImports(root: string, project: string): (readonly [string, readonly 
     const program = snapshot.getProjects()[0]!.program
     const files = program
       .getSourceFileNames()
-      .filter((file) => PLACES.some((folder) => file.startsWith(join(root, folder))))
+      .filter((file) => FOLDERS.some((folder) => file.startsWith(join(root, folder))))
     return files.map((file) => {
       const source = program.getSourceFile(file)!
       const imported = source.imports.map((literal) => (literal as unknown as { text: string }).text)
-      const targets = [...imported, ...getThreads(source.text)].map((name) => resolve(root, file, name))
+      const targets = [...imported, ...findThreads(source.text)].map((name) => resolve(root, file, name))
       return [relative(root, file), [...new Set(targets)]] as const
     })
   } finally {
@@ -48,10 +48,10 @@ function getImports(root: string, project: string): (readonly [string, readonly 
 }
 
 /** The folders of our code: the program and its build tools. */
-const PLACES = ['src/', 'tools/']
+const FOLDERS = ['src/', 'tools/']
 
 /** Finds worker threads, which name their code as `new URL('./writer.ts', import.meta.url)`. */
-function getThreads(text: string): string[] {
+function findThreads(text: string): string[] {
   return [...text.matchAll(/new URL\('(\.[^']*\.ts)', import\.meta\.url\)/g)].map((match) => match[1]!)
 }
 
@@ -62,24 +62,24 @@ function resolve(root: string, file: string, name: string): string {
 /** Returns every violated rule as a sentence. */
 export function findViolations(graph: ImportGraph, rules: ArchitectureRules): string[] {
   return [...graph].flatMap(([file, targets]) => {
-    const part = getPart(file, rules)
-    if (part === undefined) return [`${file} is in no part: give its folder a place in the rules`]
+    const part = findPart(file, rules)
+    if (part === undefined) return [`${file} is in no part: add its folder to the rules`]
     return targets
-      .flatMap((target) => getProblem(part, target, rules) ?? [])
+      .flatMap((target) => findProblem(part, target, rules) ?? [])
       .map((reason) => `${file} ${reason}`)
   })
 }
 
-function getProblem(part: string, target: string, rules: ArchitectureRules): string | undefined {
+function findProblem(part: string, target: string, rules: ArchitectureRules): string | undefined {
   if (isBuiltin(target) || target === 'package.json') return undefined
-  if (isLibrary(target)) return libraryProblem(part, target, rules)
-  const imported = getPart(target, rules)
+  if (isLibrary(target)) return findLibraryProblem(part, target, rules)
+  const imported = findPart(target, rules)
   if (imported === undefined) return `imports ${target}, which is in no part`
   if (imported === part || rules.parts[part]!.includes(imported)) return undefined
   return `imports ${target}: ${part} must not know ${imported}`
 }
 
-function libraryProblem(part: string, target: string, rules: ArchitectureRules): string | undefined {
+function findLibraryProblem(part: string, target: string, rules: ArchitectureRules): string | undefined {
   const library = target.split('/', target.startsWith('@') ? 2 : 1).join('/')
   if (rules.shared.includes(library)) return undefined
   const owner = rules.owners[library]
@@ -93,7 +93,7 @@ function isLibrary(target: string): boolean {
   return !/^(\.\.|src|tools|test|bin|docs|python)\//.test(target)
 }
 
-function getPart(file: string, rules: ArchitectureRules): string | undefined {
+function findPart(file: string, rules: ArchitectureRules): string | undefined {
   const holders = Object.keys(rules.parts).filter((part) => file === part || file.startsWith(`${part}/`))
   return holders.toSorted((a, b) => b.length - a.length)[0]
 }
@@ -102,7 +102,7 @@ function getPart(file: string, rules: ArchitectureRules): string | undefined {
  * Returns folders that import each other, directly or indirectly, each cycle as a sorted list. A folder and one inside
  * it count as one: the outer one combines the contents of the inner ones.
  */
-export function folderCycles(graph: ImportGraph): string[][] {
+export function findFolderCycles(graph: ImportGraph): string[][] {
   const edges = new Map<string, Set<string>>()
   for (const [file, targets] of graph) {
     const from = dirname(file)
@@ -111,20 +111,20 @@ export function folderCycles(graph: ImportGraph): string[][] {
     for (const folder of folders) if (!contains(from, folder) && !contains(folder, from)) reached.add(folder)
     edges.set(from, reached)
   }
-  return getCycles(edges)
+  return findCycles(edges)
 }
 
 /** Returns files that import each other, even for a type alone, each cycle as a sorted list. */
-export function fileCycles(graph: ImportGraph): string[][] {
-  return getCycles(new Map([...graph].map(([file, targets]) => [file, new Set(targets)])))
+export function findFileCycles(graph: ImportGraph): string[][] {
+  return findCycles(new Map([...graph].map(([file, targets]) => [file, new Set(targets)])))
 }
 
 function contains(outer: string, inner: string): boolean {
   return inner === outer || inner.startsWith(`${outer}/`)
 }
 
-function getCycles(edges: ReadonlyMap<string, ReadonlySet<string>>): string[][] {
-  const reach = new Map([...edges.keys()].map((folder) => [folder, reachableFrom(folder, edges)]))
+function findCycles(edges: ReadonlyMap<string, ReadonlySet<string>>): string[][] {
+  const reach = new Map([...edges.keys()].map((folder) => [folder, findReachable(folder, edges)]))
   const cycles = new Map<string, string[]>()
   for (const [folder, reached] of reach) {
     if (!reached.has(folder)) continue
@@ -134,7 +134,7 @@ function getCycles(edges: ReadonlyMap<string, ReadonlySet<string>>): string[][] 
   return [...cycles.values()]
 }
 
-function reachableFrom(start: string, edges: ReadonlyMap<string, ReadonlySet<string>>): Set<string> {
+function findReachable(start: string, edges: ReadonlyMap<string, ReadonlySet<string>>): Set<string> {
   const seen = new Set<string>()
   const waiting = [...(edges.get(start) ?? [])]
   for (let next = waiting.pop(); next !== undefined; next = waiting.pop()) {

@@ -14,7 +14,7 @@ export const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'
 
 const POLL_MS = 250
 
-/** Returns a digest for the name of a folder, so that other contents have another name. */
+/** Returns a digest of the contents of a folder, for its name. */
 export function digest(...parts: readonly (string | Buffer)[]): string {
   const hash = createHash('sha256')
   for (const part of parts) hash.update(part)

@@ -31,8 +31,13 @@ class TikTokenTokenizer:
         return f"<|reserved_token_{i}|>"
 `
 
-/** @param size the number of tokens in `tiktoken.model` */
-export function kimiFiles(size: number): Record<'tokenizer_config.json' | 'tokenization_kimi.py', string> {
+/**
+ * Creates the files.
+ * @param size the number of tokens in `tiktoken.model`
+ */
+export function createKimiConfigFiles(
+  size: number,
+): Record<'tokenizer_config.json' | 'tokenization_kimi.py', string> {
   const flags = { lstrip: false, normalized: false, rstrip: false, single_word: false }
   const added = Object.entries(NAMED).map(([distance, content]) => [
     size + Number(distance),

@@ -8,7 +8,10 @@ export interface LogLine {
 }
 
 /** Returns a logger that lists its lines. */
-export function listingLogger(): { logger: Required<Omit<Logger, 'isLevelEnabled'>>; lines: LogLine[] } {
+export function createListingLogger(): {
+  logger: Required<Omit<Logger, 'isLevelEnabled'>>
+  lines: LogLine[]
+} {
   const lines: LogLine[] = []
   const logAt =
     (level: LogLevel): Logger['info'] =>

@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { type PipedProcess, startChild } from './children.ts'
 import type { CommandRequest, CommandResult } from './command-host.ts'
-import { watchedChild } from './no-stalls.ts'
+import { getChildEnv } from './no-stalls.ts'
 import { IS_FULL } from './tier.ts'
 
 export const LAUNCHER = join(import.meta.dirname, '../../bin/llm-proxy')
@@ -21,7 +21,7 @@ export const OLD_NODE = EXECUTABLE
   ? undefined
   : ['/usr/bin/node', '/usr/local/bin/node'].find((path) => existsSync(path))
 
-export interface Launch {
+export interface LaunchOptions {
   /** Variables added to an environment that contains only PATH (empty for the executable) and a cache for Node. */
   env?: Record<string, string>
   cwd?: string
@@ -33,20 +33,13 @@ export interface Launch {
   detached?: boolean
 }
 
-export interface Finished {
-  /** The exit code; null if a signal ended the process. */
-  code: number | null
-  stdout: string
-  stderr: string
-}
-
 /** The environment of a child, without the variables that tests add. */
 function childEnv(): NodeJS.ProcessEnv {
   return { PATH: EXECUTABLE ? '' : process.env.PATH, NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE }
 }
 
 /** Starts `llm-proxy` with these arguments. */
-export function startLlmProxy(args: readonly string[], launch: Launch = {}): PipedProcess {
+export function startLlmProxy(args: readonly string[], launch: LaunchOptions = {}): PipedProcess {
   const [command, ...first] = EXECUTABLE
     ? [EXECUTABLE]
     : [launch.node ?? process.execPath, launch.launcher ?? LAUNCHER]
@@ -54,7 +47,7 @@ export function startLlmProxy(args: readonly string[], launch: Launch = {}): Pip
     env: {
       ...childEnv(),
       // Neither the executable nor an old Node can load it.
-      ...(!EXECUTABLE && !launch.node && watchedChild()),
+      ...(!EXECUTABLE && !launch.node && getChildEnv()),
       ...launch.env,
     },
     cwd: launch.cwd,
@@ -63,7 +56,7 @@ export function startLlmProxy(args: readonly string[], launch: Launch = {}): Pip
 }
 
 /** Runs `llm-proxy` to completion, in a separate process. */
-export async function runLlmProxyAlone(args: readonly string[], launch: Launch = {}): Promise<Finished> {
+async function runLlmProxyAlone(args: readonly string[], launch: LaunchOptions = {}): Promise<CommandResult> {
   const child = startLlmProxy(args, launch)
   const [stdout, stderr, [code]] = await Promise.all([
     text(child.stdout),
@@ -84,7 +77,10 @@ let isHostBusy = false
  * Runs `llm-proxy` to completion: in the process that this test file has for commands, or in a separate one if that is
  * busy or the command needs it. With FULL=1 each command has a separate process.
  */
-export async function runLlmProxy(args: readonly string[], launch: Launch = {}): Promise<Finished> {
+export async function runLlmProxy(
+  args: readonly string[],
+  launch: LaunchOptions = {},
+): Promise<CommandResult> {
   const { env, cwd = process.cwd(), ...others } = launch
   const isSeparate = IS_FULL || EXECUTABLE !== undefined || isHostBusy || Object.keys(others).length > 0
   const [command = 'serve'] = args
@@ -99,7 +95,7 @@ export async function runLlmProxy(args: readonly string[], launch: Launch = {}):
 }
 
 /** @throws Error if the command ended the process */
-async function runInHost(request: CommandRequest): Promise<Finished> {
+async function runInHost(request: CommandRequest): Promise<CommandResult> {
   host ??= startHost()
   host.ref()
   host.channel!.ref()

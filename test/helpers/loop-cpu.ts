@@ -1,10 +1,10 @@
 /** Repeatedly measures the CPU time of this process's event loop, which the load of the machine does not change. */
 
-const LOOK_MS = 10
+const INTERVAL_MS = 10
 
 export interface LoopWatch {
   /** Takes a measurement immediately. */
-  look(): void
+  measure(): void
   stop(): void
 }
 
@@ -26,11 +26,11 @@ function cpuUs(): number {
  */
 export function watchLoop(notify: (cpuMs: number) => void): LoopWatch {
   let last = process.threadCpuUsage()
-  const look = () => {
+  const measure = () => {
     const { user, system } = process.threadCpuUsage(last)
     notify((user + system) / 1_000)
     last = process.threadCpuUsage()
   }
-  const looking = setInterval(look, LOOK_MS).unref()
-  return { look, stop: () => clearInterval(looking) }
+  const timer = setInterval(measure, INTERVAL_MS).unref()
+  return { measure, stop: () => clearInterval(timer) }
 }

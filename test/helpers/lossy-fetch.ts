@@ -1,8 +1,8 @@
-/** A `fetch` for an SDK's client that loses original attempts as a bad network does; later attempts succeed. */
+/** A `fetch` for an SDK's client that fails the first attempts as a bad network does; later attempts succeed. */
 export type Loss =
   /** The proxy receives nothing. */
   | 'refused'
-  /** The connection breaks once the response has begun. */
+  /** The connection breaks once the response has started. */
   | 'broken'
   /** The client receives nothing more, and the proxy is not notified. */
   | 'silent'
@@ -11,7 +11,7 @@ export type Loss =
 
 export interface LossyFetch {
   fetch: typeof fetch
-  /** Bodies of responses that were read completely, including lost ones, in order. */
+  /** Bodies of responses that were read completely, including dropped ones, in order. */
   bodies: string[]
   /** Responses that are not read. */
   silent: Promise<unknown>[]
@@ -20,22 +20,25 @@ export interface LossyFetch {
 /**
  * Creates a lossy `fetch`.
  * @param losses of the first attempts, in order
- * @param underWay resolves when the proxy has begun a request; a silent attempt becomes silent then
+ * @param untilStarted resolves when the proxy has started the request; a silent attempt then becomes silent
  */
-export function lossyFetch(losses: Loss[], underWay: () => Promise<unknown> = async () => {}): LossyFetch {
-  const left = [...losses]
+export function lossyFetch(
+  losses: Loss[],
+  untilStarted: () => Promise<unknown> = async () => {},
+): LossyFetch {
+  const remaining = [...losses]
   const bodies: string[] = []
   const silent: Promise<unknown>[] = []
   const lossy = async (input: Parameters<typeof fetch>[0], init?: RequestInit): Promise<Response> => {
-    const loss = left.shift()
+    const loss = remaining.shift()
     if (loss === 'refused') throw new TypeError('fetch failed')
     // An attempt that is abandoned receives no abort signal.
     const { signal: _signal, ...alone } = init ?? {}
     const reply = fetch(input, loss === undefined ? init : alone)
     if (loss === 'silent') {
-      // Kept, so that the connection stays open while a client may retry.
+      // Stored, so that the connection stays open while a client may retry.
       silent.push(reply.catch(() => undefined))
-      await underWay()
+      await untilStarted()
       throw new TypeError('timed out')
     }
     const response = await reply

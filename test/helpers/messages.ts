@@ -5,15 +5,15 @@ import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
 
 const tree = new MessageTree()
 
-/** Returns the last of messages given as JSON texts; lists with a common beginning share it. */
-export function lastOfTexts(texts: readonly string[]): Message | undefined {
+/** Adds messages as JSON texts to a tree. @returns the last one; lists with a common prefix share its messages */
+export function addMessageTexts(texts: readonly string[]): Message | undefined {
   return tree.addMessageTexts(texts)
 }
 
 /** A turn as a store returns it, with its messages as texts. */
-export type TurnOfTexts = Omit<TurnRecord, 'lastMessage'> & { readonly requestMessages: readonly string[] }
+export type TurnWithTexts = Omit<TurnRecord, 'lastMessage'> & { readonly requestMessages: readonly string[] }
 
-export function withTexts({ lastMessage, ...turn }: TurnRecord): TurnOfTexts {
+export function withTexts({ lastMessage, ...turn }: TurnRecord): TurnWithTexts {
   return { ...turn, requestMessages: getTextsUpTo(lastMessage) }
 }
 

@@ -125,28 +125,28 @@ interface Location {
   readonly key: string
 }
 
-function getPositions(parent: Location['parent']): Location[] {
+function listLocations(parent: Location['parent']): Location[] {
   return Object.entries(parent).flatMap(([key, value]) => [
     { parent, key },
-    ...(typeof value === 'object' && value !== null ? getPositions(value) : []),
+    ...(typeof value === 'object' && value !== null ? listLocations(value) : []),
   ])
 }
 
 function apply(root: { body: Json }, index: number, change: Change): void {
-  const places = getPositions(root)
-  const place = places[index % places.length]
-  if (place === undefined) return
-  const { parent, key } = place
-  const value = valueAt(place)
+  const locations = listLocations(root)
+  const location = locations[index % locations.length]
+  if (location === undefined) return
+  const { parent, key } = location
+  const value = getValue(location)
   if (change.how === 'replace') put(parent, key, structuredClone(change.value))
   else if (change.how === 'wrap') put(parent, key, change.inObject ? { [key]: value } : [value])
   else if (change.how === 'copyFrom')
-    put(parent, key, structuredClone(valueAt(places[change.from % places.length]!)))
+    put(parent, key, structuredClone(getValue(locations[change.from % locations.length]!)))
   else if (change.how === 'retype') put(parent, key, retype(value))
-  else if (change.how === 'drop') drop(place)
-  else if (change.how === 'repeat') repeat(place)
+  else if (change.how === 'drop') drop(location)
+  else if (change.how === 'repeat') repeat(location)
   else if (change.how === 'rename') {
-    drop(place)
+    drop(location)
     put(parent, change.key, value)
   } else
     put(
@@ -156,7 +156,7 @@ function apply(root: { body: Json }, index: number, change: Change): void {
     )
 }
 
-function valueAt({ parent, key }: Location): Json {
+function getValue({ parent, key }: Location): Json {
   return (parent as { [key: string]: Json })[key]!
 }
 
@@ -172,7 +172,7 @@ function drop({ parent, key }: Location): void {
 }
 
 function repeat({ parent, key }: Location): void {
-  const copy = structuredClone(valueAt({ parent, key }))
+  const copy = structuredClone(getValue({ parent, key }))
   if (Array.isArray(parent)) parent.splice(Number(key), 0, copy)
   else put(parent, `${key}_2`, copy)
 }
@@ -187,7 +187,7 @@ function retype(value: Json): Json {
 }
 
 function jsonText(body: Json): string {
-  // A body that was dropped as a whole leaves an empty text.
+  // A dropped body becomes an empty text.
   return (JSON.stringify(body) ?? '').replaceAll(DEEP, (_, kind: string, depth: string) =>
     kind === 'array'
       ? '['.repeat(Number(depth)) + ']'.repeat(Number(depth))

@@ -12,17 +12,17 @@ import { type LoopWatch, watchLoop } from './loop-cpu.ts'
 import { SHARED_STALL_LIMIT_MS, STALLS_FILE } from './stall-limit.ts'
 
 /** Tests that load a proxy to its limit, or for minutes, define their own limits. */
-const LOADS =
+const LOAD_TESTS =
   /[\\/]slow[\\/](fuzz|power|complexity|agent-retries|bad-network|balancers|generated-clients|gateway-client|kill|litestream|many-sessions|nodes-killed|two-releases|python-sdks|rollouts-many|schemathesis)/
 
 /** Whether stalls fail the file that runs. */
 let isGuarded = isGuardedFile(process.argv[1] ?? '')
 let watch: LoopWatch | undefined
-/** The number of running operations that are excluded. */
-let apart = 0
+/** The number of running operations that are excluded from the measurement. */
+let unwatchedCount = 0
 let isAllowed = false
 let stallsMs: number[] = []
-let folderOfChildren: string | undefined
+let childFolder: string | undefined
 
 process.on('exit', () => {
   const message = endFile()
@@ -32,10 +32,10 @@ process.on('exit', () => {
 })
 
 function isGuardedFile(path: string): boolean {
-  return /[\\/]test[\\/](integration|slow|helpers)[\\/]/.test(path) && !LOADS.test(path)
+  return /[\\/]test[\\/](integration|slow|helpers)[\\/]/.test(path) && !LOAD_TESTS.test(path)
 }
 
-/** Begins a test file of a process that runs several; its path is absolute. */
+/** Starts the measurement of a test file; its path is absolute. */
 export function beginFile(path: string): void {
   isGuarded = isGuardedFile(path)
 }
@@ -47,60 +47,60 @@ export function beginFile(path: string): void {
 export function endFile(): string | undefined {
   watch?.stop()
   watch = undefined
-  const stalls = [...stallsMs, ...stallsOfChildren()]
+  const stalls = [...stallsMs, ...readChildStalls()]
   const isPassed = stalls.length === 0 || isAllowed
   stallsMs = []
   isAllowed = false
   if (isPassed) return undefined
   const times = stalls.map((ms) => `${Math.round(ms)} ms`).join(', ')
-  return `The event loop of a proxy stood still for ${times} of CPU time (see test/helpers/no-stalls.ts)`
+  return `The event loop of a proxy was blocked for ${times} of CPU time (see test/helpers/no-stalls.ts)`
 }
 
 /** Starts a server in this process, and watches the event loop from then on. */
-export async function watched<Server>(start: () => Promise<Server>): Promise<Server> {
-  if (isGuarded) watch ??= watchLoop(noteStall)
-  return await aside(start)
+export async function startWatched<Server>(start: () => Promise<Server>): Promise<Server> {
+  if (isGuarded) watch ??= watchLoop(recordStall)
+  return await runUnwatched(start)
 }
 
-function noteStall(ms: number): void {
-  if (apart === 0 && ms > SHARED_STALL_LIMIT_MS) stallsMs.push(ms)
+function recordStall(ms: number): void {
+  if (unwatchedCount === 0 && ms > SHARED_STALL_LIMIT_MS) stallsMs.push(ms)
 }
 
-/** Runs expensive work of the test itself in the process of a proxy: it is excluded. */
-export async function aside<Made>(work: () => Made | Promise<Made>): Promise<Made> {
-  watch?.look()
-  apart += 1
+/** Runs expensive work of the test in the process of a proxy, and excludes it from the measurement. */
+export async function runUnwatched<Result>(work: () => Result | Promise<Result>): Promise<Result> {
+  watch?.measure()
+  unwatchedCount += 1
   try {
     return await work()
   } finally {
-    watch?.look()
-    apart -= 1
+    watch?.measure()
+    unwatchedCount -= 1
   }
 }
 
 /** Exempts a test file that must block the loop; the reason is for its readers. */
-export function stallsOnPurpose(_reason: string): void {
+export function allowStalls(_reason: string): void {
   isAllowed = true
 }
 
-/** Returns the environment variables with which a Node process is watched, from its first request on. */
-export function watchedChild(): Record<string, string> {
+/** Returns environment variables that make a Node process record its stalls from its first request on. */
+export function getChildEnv(): Record<string, string> {
   if (!isGuarded) return {}
-  folderOfChildren ??= mkdtempSync(join(tmpdir(), 'stalls-'))
+  childFolder ??= mkdtempSync(join(tmpdir(), 'stalls-'))
   const program = pathToFileURL(join(import.meta.dirname, 'watched-child.ts'))
-  return { NODE_OPTIONS: `--import=${program}`, [STALLS_FILE]: join(folderOfChildren, 'stalls') }
+  return { NODE_OPTIONS: `--import=${program}`, [STALLS_FILE]: join(childFolder, 'stalls') }
 }
 
-function stallsOfChildren(): number[] {
-  if (folderOfChildren === undefined) return []
+function readChildStalls(): number[] {
+  if (childFolder === undefined) return []
   try {
-    const text = readFileSync(join(folderOfChildren, 'stalls'), 'utf8')
+    const text = readFileSync(join(childFolder, 'stalls'), 'utf8')
     return text.trim().split('\n').map(Number)
   } catch {
     // No child has stalled.
     return []
   } finally {
-    rmSync(folderOfChildren, { recursive: true })
-    folderOfChildren = undefined
+    rmSync(childFolder, { recursive: true })
+    childFolder = undefined
   }
 }

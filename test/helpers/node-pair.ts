@@ -5,7 +5,12 @@ import { createAgentKey, createRunKey } from '../../src/proxy/http/access/agent-
 import { KEYS } from './keys.ts'
 import { PostgresServer } from './postgres.ts'
 import { startProxy, type TestProxy } from './proxy.ts'
-import { type ScriptedServer, type SeenRequest, sendJson, startScriptedServer } from './scripted-server.ts'
+import {
+  type IncomingRequest,
+  type ScriptedServer,
+  sendJson,
+  startScriptedServer,
+} from './scripted-server.ts'
 
 const PROMPT_IDS = [101, 102, 103]
 const COMPLETION_IDS = [7, 8, 9, 2]
@@ -67,17 +72,17 @@ export function chatBody(content: string): string {
   return JSON.stringify({ model: 'fake', messages: [{ role: 'user', content }] })
 }
 
-export function chunk(body: string): string {
+export function encodeChunked(body: string): string {
   return `${Buffer.byteLength(body, 'latin1').toString(16)}\r\n${body}\r\n0\r\n\r\n`
 }
 
-function respond({ method, path, body }: SeenRequest, response: ServerResponse): void {
+function respond({ method, path, body }: IncomingRequest, response: ServerResponse): void {
   if (path === '/v1/models')
     sendJson(response, { data: [{ id: 'fake', owned_by: 'vllm', max_model_len: 4_096 }] })
   else if (path === '/version') sendJson(response, { version: '0.32.0' })
   else if (method === 'GET') sendJson(response, {})
   else if (path.endsWith('/chat/completions')) complete(body, response)
-  else sendJson(response, { error: { message: 'there is no such route' } }, 404)
+  else sendJson(response, { error: { message: 'no such route' } }, 404)
 }
 
 function complete(body: { messages: { content: string }[] }, response: ServerResponse): void {

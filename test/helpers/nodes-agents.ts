@@ -4,21 +4,21 @@
  */
 import OpenAI from 'openai'
 
-const AT_ONCE = 12
+const CONCURRENCY = 12
 /** Sub-agents that each request of the main agent starts, in every third request of a session. */
 const SUBAGENTS = 2
 
-export interface AgentsOptions {
+interface AgentsOptions {
   /** The URL for each request by number. */
   urls: readonly string[]
-  /** The number of rollouts. Absent: they start in succession, until {@link Agents.stop}. */
+  /** The number of rollouts. Absent: new ones start until {@link Agents.stop}. */
   sessions?: number | undefined
   /** Sequential requests of each main agent. */
-  calls: number
+  requests: number
 }
 
 export class Agents {
-  /** Turns whose responses were read, by rollout. */
+  /** The ids of turns whose responses were read, by rollout. */
   readonly readTurns = new Map<string, string[]>()
   retries = 0
   finished = 0
@@ -26,20 +26,20 @@ export class Agents {
   readonly whenDone: Promise<void>
   readonly #options: AgentsOptions
   readonly #watchers = new Map<number, () => void>()
-  #most: number
-  #begun = 0
+  #limit: number
+  #started = 0
   #requestCount = 0
   #read = 0
 
   constructor(options: AgentsOptions) {
     this.#options = options
-    this.#most = options.sessions ?? Number.POSITIVE_INFINITY
+    this.#limit = options.sessions ?? Number.POSITIVE_INFINITY
     this.whenDone = this.#run()
   }
 
   /** Resolves when main agents have read this share of their responses. */
   async untilRead(share: number): Promise<void> {
-    const count = Math.ceil(this.#most * this.#options.calls * share)
+    const count = Math.ceil(this.#limit * this.#options.requests * share)
     if (this.#read >= count) return
     const { promise, resolve } = Promise.withResolvers<void>()
     this.#watchers.set(count, resolve)
@@ -48,27 +48,27 @@ export class Agents {
 
   /** Prevents further rollouts from starting. */
   stop(): void {
-    this.#most = 0
+    this.#limit = 0
   }
 
   async #run(): Promise<void> {
     const agent = async () => {
-      while (this.#begun < this.#most) {
-        const id = `rollout-${this.#begun}`
-        this.#begun += 1
+      while (this.#started < this.#limit) {
+        const id = `rollout-${this.#started}`
+        this.#started += 1
         this.readTurns.set(id, [])
         await this.#rollOut(id)
         this.finished += 1
       }
     }
-    await Promise.all(Array.from({ length: AT_ONCE }, agent))
+    await Promise.all(Array.from({ length: CONCURRENCY }, agent))
   }
 
   async #rollOut(sessionId: string): Promise<void> {
     const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: `Begin ${sessionId}.` }]
-    for (let call = 0; call < this.#options.calls; call += 1) {
-      const subagents = Array.from({ length: call % 3 === 1 ? SUBAGENTS : 0 }, (_, index) =>
-        this.#sendRequest(sessionId, [{ role: 'user', content: `Help number ${index} with step ${call}.` }]),
+    for (let step = 0; step < this.#options.requests; step += 1) {
+      const subagents = Array.from({ length: step % 3 === 1 ? SUBAGENTS : 0 }, (_, index) =>
+        this.#sendRequest(sessionId, [{ role: 'user', content: `Help number ${index} with step ${step}.` }]),
       )
       const [assistantMessage] = await Promise.all([this.#sendRequest(sessionId, messages), ...subagents])
       messages.push(assistantMessage, { role: 'user', content: 'Go on.' })
@@ -91,8 +91,8 @@ export class Agents {
         return fetch(urls[this.#requestCount % urls.length] + pathname, init)
       },
     })
-    const wanted = { model: 'embedded', messages, max_tokens: 12 }
-    const { id, choices } = await openai.chat.completions.create(wanted)
+    const params = { model: 'embedded', messages, max_tokens: 12 }
+    const { id, choices } = await openai.chat.completions.create(params)
     this.readTurns.get(sessionId)!.push(id.replace('chatcmpl-', ''))
     return choices[0]!.message
   }

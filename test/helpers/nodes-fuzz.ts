@@ -8,7 +8,7 @@ import type { AddressInfo } from 'node:net'
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import { KEYS } from './keys.ts'
-import { chatBody, chunk, type NodePair, runKey, sendRequest } from './node-pair.ts'
+import { chatBody, encodeChunked, type NodePair, runKey, sendRequest } from './node-pair.ts'
 import { sendRaw } from './raw-connection.ts'
 
 const VICTIMS = 4
@@ -19,7 +19,7 @@ const ATTACKERS = 8
 const ATTACK_MS = 250
 const SECRET = 'words of a victim'
 
-export interface FuzzFigures {
+interface FuzzFigures {
   attacks: number
   /** Statuses of the responses to attacks. */
   statuses: Record<string, number>
@@ -36,7 +36,7 @@ interface Attack {
   headers: string[]
   framing: keyof typeof FRAMINGS
   /** The type of its body: another request, or a chat body. */
-  carries: 'request' | 'chat'
+  bodyType: 'request' | 'chat'
 }
 
 /**
@@ -47,11 +47,11 @@ const FRAMINGS = {
   length: (inner: string) => ({ headers: [`content-length: ${inner.length}`], body: inner, requests: 1 }),
   chunked: (inner: string) => ({
     headers: ['transfer-encoding: chunked'],
-    body: chunk(inner),
+    body: encodeChunked(inner),
     requests: 1,
   }),
   'chunked, in other letters': (inner: string) => ({
-    ...{ headers: ['Transfer-Encoding: ChUnKeD'], body: chunk(inner), requests: 1 },
+    ...{ headers: ['Transfer-Encoding: ChUnKeD'], body: encodeChunked(inner), requests: 1 },
   }),
   'chunked with extensions and trailers': (inner: string) => ({
     headers: ['transfer-encoding: chunked', 'trailer: x-llm-proxy-hops'],
@@ -59,13 +59,13 @@ const FRAMINGS = {
     requests: 1,
   }),
   'length and chunked': (inner: string) => ({
-    headers: [`content-length: ${chunk(inner).length}`, 'transfer-encoding: chunked'],
-    body: chunk(inner),
+    headers: [`content-length: ${encodeChunked(inner).length}`, 'transfer-encoding: chunked'],
+    body: encodeChunked(inner),
     requests: 1,
   }),
   'chunked and length 0': (inner: string) => ({
     headers: ['transfer-encoding: chunked', 'content-length: 0'],
-    body: chunk(inner),
+    body: encodeChunked(inner),
     requests: 1,
   }),
   'two lengths': (inner: string) => ({
@@ -75,17 +75,17 @@ const FRAMINGS = {
   }),
   'an encoding before chunked': (inner: string) => ({
     headers: ['transfer-encoding: gzip, chunked'],
-    body: chunk(inner),
+    body: encodeChunked(inner),
     requests: 1,
   }),
   'chunked, hidden by a space': (inner: string) => ({
     headers: ['transfer-encoding : chunked', 'content-length: 0'],
-    body: chunk(inner),
+    body: encodeChunked(inner),
     requests: 1,
   }),
   'chunked, hidden by a fold': (inner: string) => ({
     headers: ['x-a: b\r\n transfer-encoding: chunked', 'content-length: 0'],
-    body: chunk(inner),
+    body: encodeChunked(inner),
     requests: 1,
   }),
   'a length that is none': (inner: string) => ({
@@ -174,7 +174,7 @@ export async function fuzzNodes(
 ): Promise<FuzzFigures> {
   const { owner, other, open } = pair
   const canary = await startCanary(t)
-  const doors = urls ?? [other.url, owner.url]
+  const targetUrls = urls ?? [other.url, owner.url]
   const tag = `${name}-${seed}`
   const faults: string[] = []
   const statuses: Record<string, number> = {}
@@ -185,12 +185,12 @@ export async function fuzzNodes(
     const key = await open(id)
     for (let requestCount = 0; !isOver; requestCount += 1) {
       const question = `${SECRET} ${number} ${requestCount};`
-      const url = doors[requestCount % doors.length]!
+      const url = targetUrls[requestCount % targetUrls.length]!
       const { status, text } = await sendRequest({ url }, id, question, key).catch((error) => ({
         status: 0,
         text: String(error.cause ?? error),
       }))
-      if (status === 200 && !text.includes(`answer to ${question}`)) faults.push(`a victim got ${text}`)
+      if (status === 200 && !text.includes(`answer to ${question}`)) faults.push(`a victim received ${text}`)
       else if (status !== 200) faults.push(`a victim's request failed: ${status} ${text.slice(0, 200)}`)
       served += 1
     }
@@ -199,13 +199,13 @@ export async function fuzzNodes(
     for (let made = 0; !isOver; made += 1) {
       const id = `trained-${tag}-${made}`
       await open(id)
-      const response = await fetch(`${doors[made % doors.length]}/sessions/${id}/complete`, {
+      const response = await fetch(`${targetUrls[made % targetUrls.length]}/sessions/${id}/complete`, {
         method: 'POST',
         headers: { authorization: `Bearer ${KEYS.adminKeys[0]}` },
       })
       const text = await response.text()
       if (!text.includes(`"session_id":"${id}"`))
-        faults.push(`complete of ${id} was answered ${text.slice(0, 200)}`)
+        faults.push(`complete of ${id} returned ${text.slice(0, 200)}`)
       served += 1
     }
   }
@@ -228,7 +228,7 @@ export async function fuzzNodes(
   const queue = drawn.entries()
   const attacker = async () => {
     for (const [number, attack] of queue) {
-      const url = doors[number % doors.length]!
+      const url = targetUrls[number % targetUrls.length]!
       const marker = `smuggled-${tag}-${number}`
       const { bytes, requests } = toBytes(attack, marker)
       const received = await sendRaw(url, bytes, ATTACK_MS)
@@ -240,16 +240,16 @@ export async function fuzzNodes(
       if (responses.length > requests + 1) faults.push(`${responses.length} responses: ${described}`)
     }
   }
-  const honest = [...Array.from({ length: VICTIMS }, (_, number) => victim(number)), trainer()]
+  const wellBehaved = [...Array.from({ length: VICTIMS }, (_, number) => victim(number)), trainer()]
   await Promise.all(Array.from({ length: ATTACKERS }, attacker))
   isOver = true
-  await Promise.all(honest)
-  faults.push(...(await checkRecord(pair, tag)))
-  if (canary.seen.length > 0) faults.push(`the other host was asked ${canary.seen.slice(0, 3)}`)
+  await Promise.all(wellBehaved)
+  faults.push(...(await findRecordedFaults(pair, tag)))
+  if (canary.seen.length > 0) faults.push(`the other host received ${canary.seen.slice(0, 3)}`)
   return { attacks, statuses, served, faults: faults.slice(0, 10) }
 }
 
-/** Draws an attack. Half of all attacks have at most one fault, so that they reach the owner. */
+/** Generates attacks. Half of them have at most one fault, so that they reach the owner. */
 function drawAttack(
   own: readonly string[],
   keys: readonly (string | undefined)[],
@@ -263,7 +263,7 @@ function drawAttack(
     .record({
       route: fc.constantFrom(...ROUTES),
       id: fc.constantFrom(...ids),
-      carries: fc.constantFrom('request', 'chat'),
+      bodyType: fc.constantFrom('request', 'chat'),
       method: mostly(fc.constant(undefined), fc.constantFrom(...METHODS)),
       form: mostly(fc.constant(TARGETS[0]!), fc.constantFrom(...TARGETS)),
       key: fc.constantFrom(...keys),
@@ -282,13 +282,13 @@ function drawAttack(
  * Serializes the request. If a server executes its body as a request, it creates a session whose id contains the
  * marker.
  */
-function toBytes({ method, target, key, headers, framing, carries }: Attack, marker: string) {
+function toBytes({ method, target, key, headers, framing, bodyType }: Attack, marker: string) {
   const authorization = `authorization: Bearer ${runKey('fuzz')}`
   const body = chatBody('POISON')
   const inner =
     `POST /runs/fuzz/${marker}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n${authorization}\r\n` +
     `content-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`
-  const framed = FRAMINGS[framing](carries === 'request' ? inner : body)
+  const framed = FRAMINGS[framing](bodyType === 'request' ? inner : body)
   const head = [
     `${method} ${target} HTTP/1.1`,
     'host: x',
@@ -301,9 +301,9 @@ function toBytes({ method, target, key, headers, framing, carries }: Attack, mar
 
 /**
  * Checks what was recorded.
- * @returns faults: a body that was executed as a request, or a victim's response that was recorded as lost
+ * @returns faults: a body that was executed as a request, or a victim's turn that was recorded as superseded
  */
-async function checkRecord({ owner, server, db }: NodePair, tag: string): Promise<string[]> {
+async function findRecordedFaults({ owner, server, db }: NodePair, tag: string): Promise<string[]> {
   const faults: string[] = []
   const rows = await server.query(
     `SELECT session_id FROM llm_proxy.sessions WHERE session_id LIKE 'runs/fuzz/smuggled-${tag}-%'`,

@@ -1,19 +1,19 @@
 /**
- * Losses of nodes on one database that are killed, stopped, drained and replaced: compares what agents read with
- * what is recorded.
+ * Compares what agents read with what is recorded while nodes of one database are killed, stopped, drained and replaced.
  */
 import { setTimeout as delay } from 'node:timers/promises'
+import type { Test } from 'tap'
 import { Agents } from './nodes-agents.ts'
-import { type Ends, type Rig, type RigOptions, readJson, startNodes } from './nodes-rig.ts'
+import { type Rig, type RigOptions, readJson, startNodes } from './nodes-rig.ts'
 
 /** Three leases of six seconds each. */
 const STOPPED_MS = 18_000
 
-export interface NodesRun extends RigOptions {
+interface NodesRun extends RigOptions {
   /** The number of rollouts. Absent: new ones start until `faults` resolves. */
   sessions?: number
   /** Sequential requests of each main agent. */
-  calls: number
+  requests: number
   /** Injects faults during the run. */
   faults(rig: Rig, agents: Agents): Promise<void>
 }
@@ -43,7 +43,7 @@ export interface NodesFigures {
 }
 
 /** Runs the test. Everything that it starts is torn down by `t`. */
-export async function runNodesKilled(t: Ends, run: NodesRun): Promise<NodesFigures> {
+export async function runNodesKilled(t: Pick<Test, 'teardown'>, run: NodesRun): Promise<NodesFigures> {
   const rig = await startNodes(t, run)
   const startedAtMs = performance.now()
   const agents = new Agents({ ...run, urls: rig.urls })
@@ -51,23 +51,23 @@ export async function runNodesKilled(t: Ends, run: NodesRun): Promise<NodesFigur
   await Promise.all([faults, agents.whenDone])
   const seconds = (performance.now() - startedAtMs) / 1_000
   const { retries, finished, readTurns } = agents
-  const record = await getRecord(rig.nodes[0]!.url, readTurns)
+  const record = await readRecorded(rig.nodes[0]!.url, readTurns)
   return { seconds, sessions: readTurns.size, retries, finished, ...record }
 }
 
 /** Kills nodes in rotation, each when agents have reached the next share of their requests, and restarts them. */
-export async function killInTurn({ nodes, workers }: Rig, agents: Agents, kills: number): Promise<void> {
+export async function killInRotation({ nodes, workers }: Rig, agents: Agents, kills: number): Promise<void> {
   for (let kill = 0; kill < kills; kill += 1) {
     await agents.untilRead((kill + 1) / (kills + 1))
     const node = nodes[kill % nodes.length]!
     await node.kill()
-    // Permanently.
+    // This worker is not restarted.
     if (kill === 0) await workers[0]!.stop(0)
     await node.start()
   }
 }
 
-/** Stops a node as a suspended machine does: its connections stay open, and it does not respond. */
+/** Suspends a node as a suspended machine does: its connections stay open, and it does not respond. */
 export async function stopForThreeLeases({ nodes }: Rig): Promise<void> {
   const node = nodes.at(-1)!
   node.signal('SIGSTOP')
@@ -76,7 +76,7 @@ export async function stopForThreeLeases({ nodes }: Rig): Promise<void> {
 }
 
 /** Reads the records of any node as a trainer does. */
-async function getRecord(url: string, readTurns: ReadonlyMap<string, string[]>) {
+async function readRecorded(url: string, readTurns: ReadonlyMap<string, string[]>) {
   const sum = {
     read: 0,
     listed: await countSessions(url),
@@ -92,7 +92,7 @@ async function getRecord(url: string, readTurns: ReadonlyMap<string, string[]>) 
     const completed = new Set(
       (turns as Turn[]).filter(({ status }) => status === 'completed').map((turn) => turn.turn_id),
     )
-    const trained = (trajectories as Row[]).flatMap(trainedTurns)
+    const trained = (trajectories as Row[]).flatMap(listTrainedTurns)
     sum.read += turnIds.length
     sum.turns += turns.length
     sum.interrupted += (turns as Turn[]).filter(({ status }) => status === 'interrupted').length
@@ -122,6 +122,6 @@ interface Row {
   turns: { turn_id: string; trained: boolean }[]
 }
 
-function trainedTurns({ turns }: Row): string[] {
+function listTrainedTurns({ turns }: Row): string[] {
   return turns.filter(({ trained }) => trained).map(({ turn_id: turnId }) => turnId)
 }

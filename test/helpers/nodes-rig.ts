@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import type { RunningWorker } from '../../src/main.ts'
 import { type BalancerKind, startBalancer } from './balancer.ts'
-import { ended, type PipedProcess, waitForOutput } from './children.ts'
+import { type PipedProcess, waitForExit, waitForOutput } from './children.ts'
 import { startEngine } from './engine.ts'
 import { freePort } from './free-port.ts'
 import { startLlmProxy } from './llm-proxy.ts'
@@ -15,8 +15,6 @@ import { until } from './until.ts'
 
 const NODES = 3
 const WORKERS = 3
-
-export type Ends = Pick<Test, 'teardown'>
 
 /** The library that changes the clock of a process, of Debian's package `faketime`; undefined: it is not installed. */
 export const faketime: string | undefined = globSync('/usr/lib/*/faketime/libfaketimeMT.so.1')[0]
@@ -28,7 +26,7 @@ export class Node {
   readonly #env: Record<string, string>
   #child: PipedProcess | undefined
 
-  constructor(t: Ends, port: number, env: Record<string, string>) {
+  constructor(t: Pick<Test, 'teardown'>, port: number, env: Record<string, string>) {
     this.url = `http://127.0.0.1:${port}`
     this.#env = env
     this.#args = ['serve', '--mode', 'relay', '--port', `${port}`, '--log-level', 'error']
@@ -69,13 +67,13 @@ export class Node {
     this.#child = undefined
     if (child === undefined) return undefined
     child.kill(signal)
-    return (await ended(child))[0]
+    return (await waitForExit(child))[0]
   }
 }
 
 export interface RigOptions {
-  /** `in turn`: each request goes to the next node, or to the one after it if that does not respond. */
-  balancer: BalancerKind | 'in turn'
+  /** `round robin`: each request goes to the next node, or to the one after it if that does not respond. */
+  balancer: BalancerKind | 'round robin'
   /** The database URL, or one for each node. */
   db: string | readonly string[]
   /** Whether the first node's clock is an hour fast and the last one's an hour slow; needs {@link faketime}. */
@@ -91,13 +89,16 @@ export interface Rig {
   urls: readonly string[]
 }
 
-export async function startNodes(t: Ends, { balancer, folder, db, skews = false }: RigOptions): Promise<Rig> {
+export async function startNodes(
+  t: Pick<Test, 'teardown'>,
+  { balancer, folder, db, skews = false }: RigOptions,
+): Promise<Rig> {
   mkdirSync(folder, { recursive: true })
-  const ways = typeof db === 'string' ? Array.from({ length: NODES }, () => db) : db
+  const databases = typeof db === 'string' ? Array.from({ length: NODES }, () => db) : db
   const nodes: Node[] = []
-  for (const [index, way] of ways.entries()) {
-    const clock = skews ? getClockEnv(index, ways.length) : {}
-    nodes.push(new Node(t, await freePort(), { DATABASE_URL: way, ...clock }))
+  for (const [index, database] of databases.entries()) {
+    const clock = skews ? getClockEnv(index, databases.length) : {}
+    nodes.push(new Node(t, await freePort(), { DATABASE_URL: database, ...clock }))
   }
   await Promise.all(nodes.map((node) => node.start()))
   const engine = await startEngine(t)
@@ -108,7 +109,7 @@ export async function startNodes(t: Ends, { balancer, folder, db, skews = false 
   for (const { url } of nodes)
     await until(async () => (await readJson(`${url}/health/workers`)).healthy === WORKERS)
   const hosts = proxyUrls.map((each) => new URL(each).host)
-  const urls = balancer === 'in turn' ? proxyUrls : [await startBalancer(t, balancer, hosts, folder)]
+  const urls = balancer === 'round robin' ? proxyUrls : [await startBalancer(t, balancer, hosts, folder)]
   return { nodes, workers, urls }
 }
 
@@ -119,7 +120,7 @@ function getClockEnv(index: number, nodes: number): Record<string, string> {
   return { LD_PRELOAD: faketime!, FAKETIME: offset, FAKETIME_DONT_FAKE_MONOTONIC: '1' }
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
+// biome-ignore lint/suspicious/noExplicitAny: tests inspect responses of any shape
 export async function readJson(url: string): Promise<any> {
   return (await fetch(url)).json()
 }
@@ -129,7 +130,7 @@ export async function readJson(url: string): Promise<any> {
  * @param folder for its program
  * @returns its launcher
  */
-export function makeRelease(folder: string, migration: string): string {
+export function createRelease(folder: string, migration: string): string {
   const root = join(import.meta.dirname, '../..')
   for (const part of ['bin', 'src', 'package.json'])
     cpSync(join(root, part), join(folder, part), { recursive: true })
@@ -137,7 +138,7 @@ export function makeRelease(folder: string, migration: string): string {
   const file = join(folder, 'src/proxy/store/postgres/schema.ts')
   const before = readFileSync(file, 'utf8')
   const after = before.replace(/(MIGRATIONS: readonly Migration\[\] = \[[^\]]*)\]/, `$1  ${migration},\n]`)
-  if (after === before) throw new Error(`there are no migrations in ${file}`)
+  if (after === before) throw new Error(`${file} has no migrations`)
   writeFileSync(file, after)
   return join(folder, 'bin/llm-proxy')
 }

@@ -2,7 +2,7 @@
 import type { Page } from 'playwright-core'
 
 /** A text that a reader cannot see well, and how badly. */
-export interface FaintText {
+interface FaintText {
   text: string
   element: string
   ratio: number
@@ -13,7 +13,7 @@ export async function findFaintTexts(page: Page): Promise<FaintText[]> {
   return (await page.evaluate(`(${faintTexts})()`)) as FaintText[]
 }
 
-/** Returns what the window cuts off horizontally and no scrolling reveals. */
+/** Returns texts that the window cuts off horizontally and that no scrolling reveals. */
 export async function findCutTexts(page: Page): Promise<string[]> {
   return (await page.evaluate(`(${cutTexts})()`)) as string[]
 }

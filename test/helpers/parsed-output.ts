@@ -11,7 +11,7 @@ export interface ParsedOutput {
 }
 
 /** Parses a complete completion at once. */
-export function parseWhole(parser: OutputParser, text: string): ParsedOutput {
+export function parseComplete(parser: OutputParser, text: string): ParsedOutput {
   return mergeDeltas([parser.push(text), parser.finish()])
 }
 

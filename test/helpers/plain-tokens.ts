@@ -9,13 +9,13 @@ import type { EventStream } from './event-stream.ts'
 import { type Script, untilAborted } from './scripted-backend.ts'
 
 /** Returns the completion of a request; undefined: none, the engine hangs until the request is cancelled. */
-export type Sampling = (promptIds: readonly number[]) => readonly number[] | undefined
+type Sampler = (promptIds: readonly number[]) => readonly number[] | undefined
 
-export function plainTokens(sample: Sampling): Script {
+export function createPlainTokenScript(sample: Sampler): Script {
   return (request, signal) => generate(request, sample, signal)
 }
 
-async function* generate(request: GenerationRequest, sample: Sampling, signal: AbortSignal): EventStream {
+async function* generate(request: GenerationRequest, sample: Sampler, signal: AbortSignal): EventStream {
   const messages = request.kind === 'chat' ? request.body.messages : []
   const promptIds = messages.flatMap(({ content }) => encodeText(String(content)))
   yield [{ type: 'start', engine: 'plain', model: 'plain', promptTokenIds: PromptIds.from(promptIds) }]

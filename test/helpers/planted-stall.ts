@@ -1,19 +1,19 @@
 /**
- * A program with a server that blocks its event loop for longer than allowed: `node planted-stall.ts WAY…`. It exits as
+ * A program with a server that blocks its event loop for longer than allowed: `node planted-stall.ts MODE…`. It exits as
  * a test file with such a server does.
  */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { ended, startChild } from './children.ts'
+import { startChild, waitForExit } from './children.ts'
 import { burnCpu } from './loop-cpu.ts'
-import { aside, stallsOnPurpose, watched, watchedChild } from './no-stalls.ts'
+import { allowStalls, getChildEnv, runUnwatched, startWatched } from './no-stalls.ts'
 import { SHARED_STALL_LIMIT_MS } from './stall-limit.ts'
 
-const WAYS: Record<string, () => Promise<unknown>> = {
+const MODES: Record<string, () => Promise<unknown>> = {
   starting: () => sendRequest(() => {}, burn),
-  aside: () => sendRequest(() => aside(burn)),
+  aside: () => sendRequest(() => runUnwatched(burn)),
   purpose: () => {
-    stallsOnPurpose('it is planted')
+    allowStalls('the stall is planted')
     return sendRequest(burn)
   },
   waiting: () =>
@@ -22,11 +22,11 @@ const WAYS: Record<string, () => Promise<unknown>> = {
     ),
   child: async () => {
     const child = startChild(process.execPath, [import.meta.filename, 'of-child'], {
-      env: { ...process.env, ...watchedChild() },
+      env: { ...process.env, ...getChildEnv() },
     })
     child.stderr.pipe(process.stderr)
     child.stdout.resume()
-    await ended(child)
+    await waitForExit(child)
   },
   // Twice: a process is watched from its first request on.
   'of-child': async () => {
@@ -36,18 +36,18 @@ const WAYS: Record<string, () => Promise<unknown>> = {
   },
 }
 
-async function sendRequest(answering: () => void, starting: () => void = () => {}): Promise<void> {
-  const { url, close } = await watched(async () => {
-    starting()
-    return await serve(answering)
+async function sendRequest(onRequest: () => void, onStart: () => void = () => {}): Promise<void> {
+  const { url, close } = await startWatched(async () => {
+    onStart()
+    return await serve(onRequest)
   })
   await (await fetch(url)).text()
   close()
 }
 
-async function serve(answering: () => void): Promise<{ url: string; close(): void }> {
+async function serve(onRequest: () => void): Promise<{ url: string; close(): void }> {
   const server = createServer((_request, response) => {
-    answering()
+    onRequest()
     response.end()
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -68,4 +68,4 @@ function burn(): void {
   burnCpu(1.5 * SHARED_STALL_LIMIT_MS)
 }
 
-for (const way of process.argv.slice(2)) await WAYS[way]!()
+for (const mode of process.argv.slice(2)) await MODES[mode]!()

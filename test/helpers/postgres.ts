@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { freePort } from './free-port.ts'
 
-const MOST_STARTS = 600
+const MAX_STARTS = 600
 
 /** The folders of Debian's packages for each version, and the PATH. */
 const FOLDERS = [
@@ -23,12 +23,12 @@ const BIN = FOLDERS.find(
 
 /** The reason to skip tests that need a server; false if one is installed. */
 export const noPostgres: string | false =
-  BIN === undefined && 'there is no PostgreSQL here (initdb, postgres)'
+  BIN === undefined && 'PostgreSQL (initdb, postgres) is not installed'
 
 /** The user that runs the server, which must not be root. */
-const NOBODY = process.getuid?.() === 0 ? userIds() : undefined
+const SERVER_USER = process.getuid?.() === 0 ? getUserIds() : undefined
 
-function userIds(): { uid: number; gid: number } {
+function getUserIds(): { uid: number; gid: number } {
   const id = (flag: string) => Number(spawnSync('id', [flag, 'postgres']).stdout.toString().trim())
   return { uid: id('-u'), gid: id('-g') }
 }
@@ -36,26 +36,26 @@ function userIds(): { uid: number; gid: number } {
 /** The data folder that each server of this process copies, in a tenth of the CPU time of initdb. */
 let emptyCluster: string | undefined
 
-function makeCluster(): string {
-  const folder = makeFolder()
+function createCluster(): string {
+  const folder = createFolder()
   process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
   const data = join(folder, 'data')
   const options = ['-D', data, '-U', 'proxy', '-A', 'trust', '-E', 'UTF8', '--no-sync', '--locale=C']
-  const made = spawnSync(join(BIN!, 'initdb'), options, { ...NOBODY, cwd: folder })
+  const made = spawnSync(join(BIN!, 'initdb'), options, { ...SERVER_USER, cwd: folder })
   if (made.status !== 0) throw new Error(`initdb failed: ${made.stderr}`)
   return data
 }
 
 /** Creates a folder that belongs to the user of the server. */
-function makeFolder(): string {
+function createFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-postgres.'))
-  if (NOBODY !== undefined) chownSync(folder, NOBODY.uid, NOBODY.gid)
+  if (SERVER_USER !== undefined) chownSync(folder, SERVER_USER.uid, SERVER_USER.gid)
   return folder
 }
 
 /**
  * Writes the files of a folder to the disk. After a crash, a server with `fsync` does so for all files of its cluster
- * before it accepts connections, for which a proxy on a busy disk may not wait long enough.
+ * before it accepts connections. On a busy disk this may take longer than a proxy waits.
  */
 function syncFiles(folder: string): void {
   const synced = spawnSync('find', [folder, '-type', 'f', '-exec', 'sync', '{}', '+'])
@@ -70,9 +70,12 @@ export class PostgresServer {
   #databases = 0
 
   static async start(settings: Readonly<Record<string, string>> = {}): Promise<PostgresServer> {
-    emptyCluster ??= makeCluster()
-    const folder = makeFolder()
-    const copied = spawnSync('cp', ['-a', emptyCluster, join(folder, 'data')], { ...NOBODY, cwd: folder })
+    emptyCluster ??= createCluster()
+    const folder = createFolder()
+    const copied = spawnSync('cp', ['-a', emptyCluster, join(folder, 'data')], {
+      ...SERVER_USER,
+      cwd: folder,
+    })
     if (copied.status !== 0) throw new Error(`cp failed: ${copied.stderr}`)
     if (settings.fsync === 'on') syncFiles(folder)
     const server = new PostgresServer(folder, await freePort(), settings)
@@ -88,10 +91,13 @@ export class PostgresServer {
 
   /** Starts a hot standby that streams from this server. */
   async startStandby(): Promise<PostgresServer> {
-    const folder = makeFolder()
+    const folder = createFolder()
     const from = ['-h', '127.0.0.1', '-p', String(this.port), '-U', 'proxy', '-D', join(folder, 'data')]
     const options = ['--write-recovery-conf', '--wal-method=stream', '--checkpoint=fast', '--no-sync']
-    const made = spawnSync(join(BIN!, 'pg_basebackup'), [...from, ...options], { ...NOBODY, cwd: folder })
+    const made = spawnSync(join(BIN!, 'pg_basebackup'), [...from, ...options], {
+      ...SERVER_USER,
+      cwd: folder,
+    })
     if (made.status !== 0) throw new Error(`pg_basebackup failed: ${made.stderr}`)
     const standby = new PostgresServer(folder, await freePort(), this.#settings)
     await standby.run()
@@ -107,15 +113,16 @@ export class PostgresServer {
     }
     const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
     const args = ['-D', join(this.#folder, 'data'), ...flags]
-    const begin = () => spawn(join(BIN!, 'postgres'), args, { ...NOBODY, cwd: this.#folder, stdio: 'ignore' })
-    this.#child = begin()
-    for (let starts = 1; !(await this.#answers()); ) {
+    const startProcess = () =>
+      spawn(join(BIN!, 'postgres'), args, { ...SERVER_USER, cwd: this.#folder, stdio: 'ignore' })
+    this.#child = startProcess()
+    for (let starts = 1; !(await this.#isReady()); ) {
       await delay(50)
       if (this.#child.exitCode === null) continue
       // After a crash it starts only once the last of its processes has detected that the first one ended.
-      if (starts === MOST_STARTS) throw new Error(`postgres ended with status ${this.#child.exitCode}`)
+      if (starts === MAX_STARTS) throw new Error(`postgres ended with status ${this.#child.exitCode}`)
       starts += 1
-      this.#child = begin()
+      this.#child = startProcess()
     }
   }
 
@@ -174,7 +181,7 @@ export class PostgresServer {
     }
   }
 
-  async #answers(): Promise<boolean> {
+  async #isReady(): Promise<boolean> {
     return this.query('SELECT 1').then(
       () => true,
       () => false,

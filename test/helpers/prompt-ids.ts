@@ -8,12 +8,12 @@ export type OutcomeFields = Partial<Omit<TurnOutcome, 'promptTokenIds'>> & {
 }
 
 /** Converts ids to a prompt. */
-export function asPrompt(ids: PromptIds | Int32Array): PromptIds {
+export function toPromptIds(ids: PromptIds | Int32Array): PromptIds {
   return ids instanceof PromptIds ? ids : new PromptIds(ids.slice())
 }
 
 /** Converts an outcome to the form that reaches the writer of a store that knows no turn of the session. */
-export function sentWhole({ promptTokenIds, ...outcome }: TurnOutcome): OutcomeMessage {
+export function toOutcomeMessage({ promptTokenIds, ...outcome }: TurnOutcome): OutcomeMessage {
   const rest = promptTokenIds.slice(0, promptTokenIds.length)
   return { ...outcome, prompt: rest.length === 0 ? null : { base: null, shared: 0, rest } }
 }

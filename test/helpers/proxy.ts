@@ -4,12 +4,12 @@ import { SERVE_COMMAND, type ServerConfig } from '../../src/commands.ts'
 import { type RunningServer, startServer } from '../../src/main.ts'
 import { loadConfig } from '../../src/proxy/config/load.ts'
 import { isPostgresUrl } from '../../src/proxy/store/port/database-name.ts'
-import { watched } from './no-stalls.ts'
+import { startWatched } from './no-stalls.ts'
 import { openSharedModel } from './shared-model.ts'
 import { silentLogger } from './silent-logger.ts'
 import { inProcess } from './store-in-process.ts'
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
+// biome-ignore lint/suspicious/noExplicitAny: tests inspect responses of any shape
 type Json = any
 
 export interface TestProxy {
@@ -48,7 +48,7 @@ export async function startProxy(
   }
   const spawn = isPostgresUrl(config.db) ? undefined : inProcess
   const platform = { ...(spawn && { spawn }), openModel: openSharedModel(t) }
-  const server = await watched(() => startServer(config, { logger, platform }))
+  const server = await startWatched(() => startServer(config, { logger, platform }))
   t.teardown(() => server.stop(0))
   const [adminKey] = config.adminKeys
   const key = adminKey === undefined ? {} : { authorization: `Bearer ${adminKey}` }

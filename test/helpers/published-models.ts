@@ -28,9 +28,9 @@ const UNPROVEN =
 export function createModelTable(): string {
   const { templates, encoders } = readComparisons()
   const rows = [
-    ...Object.entries(encoders).map(([file, compared]) => encoderRow(file, compared)),
+    ...Object.entries(encoders).map(([file, compared]) => createEncoderRow(file, compared)),
     UNPROVEN,
-    ...templateRows(templates),
+    ...createTemplateRows(templates),
   ]
   return [
     '| model | published files | prompts by | parser | proven against | conversations | prompts |',
@@ -55,7 +55,7 @@ export function createEncoderTable(encoders = readComparisons().encoders): strin
   ].join('\n')
 }
 
-function encoderRow(name: string, { parser, modes }: EncoderComparison): string {
+function createEncoderRow(name: string, { parser, modes }: EncoderComparison): string {
   const models = ENCODED[name]
   if (models === undefined) throw new Error(`${name} belongs to no model`)
   const [files, writer, reference] = name.startsWith('tekken')
@@ -66,7 +66,7 @@ function encoderRow(name: string, { parser, modes }: EncoderComparison): string 
   return `| ${models} | ${files} | ${writer} | \`${parser}\` | ${reference} | ${sum('conversations')} | ${sum('prompts')} |`
 }
 
-function templateRows(templates: Readonly<Record<string, Comparison>>): string[] {
+function createTemplateRows(templates: Readonly<Record<string, Comparison>>): string[] {
   interface Row {
     names: string[]
     conversations: number

@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import WebSocket from 'ws'
 import { until } from './until.ts'
 
-export type RawFrame = Record<string, unknown> & { type: string }
+type RawFrame = Record<string, unknown> & { type: string }
 
 /** A socket at `/ws/worker` that sends exactly what a test specifies. */
 export class RawWorker {

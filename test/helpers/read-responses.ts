@@ -8,7 +8,7 @@ import type {
   ResponseTemplate,
 } from '../../src/proxy/tokens/templates/python/python-responses.ts'
 
-export interface ResponseCase {
+interface ResponseCase {
   template: string
   prefix: string
   pieces: string[]
@@ -30,33 +30,32 @@ export interface PublishedResponses {
  * Compares the parse results.
  * @returns the expected and actual result of each difference
  */
-export function differences(
+export function findDifferences(
   template: ResponseTemplate,
   { prefix, pieces: chunks, whole: full, streamed }: ResponseCase,
   tools: string,
-): { cut: readonly string[]; wanted: ReadResponse; found: ReadResponse }[] {
+): { cut: readonly string[]; expected: ReadResponse; actual: ReadResponse }[] {
   const readings = [
-    { cut: [chunks.join('')], wanted: full },
-    { cut: chunks, wanted: streamed },
+    { cut: [chunks.join('')], expected: full },
+    { cut: chunks, expected: streamed },
   ]
-  return readings.flatMap(({ cut, wanted }) => {
-    const found = mergeDeltas(readCut(template, prefix, tools, cut))
-    const isLost = found.content + found.reasoning === '' && found.calls.length === 0
-    // Output that transformers rejects is shown here as text, and so is a tool call that it returns but no agent could
-    // make.
-    const isShown = 'malformed' in wanted || !wanted.calls.every(isCall)
-    const isSame = isShown ? !isLost : isDeepStrictEqual(found, wanted)
-    return isSame ? [] : [{ cut, wanted, found }]
+  return readings.flatMap(({ cut, expected }) => {
+    const actual = mergeDeltas(readChunks(template, prefix, tools, cut))
+    const isEmpty = actual.content + actual.reasoning === '' && actual.calls.length === 0
+    // The proxy returns as text what transformers rejects, and tool calls of transformers that no agent could make.
+    const isInvalid = 'malformed' in expected || !expected.calls.every(isToolCall)
+    const isSame = isInvalid ? !isEmpty : isDeepStrictEqual(actual, expected)
+    return isSame ? [] : [{ cut, expected, actual }]
   })
 }
 
-function isCall({ name, arguments: input }: { name: unknown; arguments: unknown }): boolean {
+function isToolCall({ name, arguments: input }: { name: unknown; arguments: unknown }): boolean {
   return typeof name === 'string' && name !== '' && input !== undefined && input !== null
 }
 
 type Delta = ResponseDeltas['deltas'][number]
 
-export function readCut(
+export function readChunks(
   template: ResponseTemplate,
   prefix: string,
   tools: string,

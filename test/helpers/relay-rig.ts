@@ -11,18 +11,18 @@ import { WORKER, type WorkerConfig } from '../../src/proxy/config/options/worker
 import type { Backend } from '../../src/proxy/engines/port/backend.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { killChild, startChild } from './children.ts'
-import { type Counting, CountingBackend } from './counting-backend.ts'
+import { CountingBackend, type CountingOptions } from './counting-backend.ts'
 import { startProxy, type TestProxy } from './proxy.ts'
 import { silentLogger } from './silent-logger.ts'
 import { until } from './until.ts'
 
 /** Starts a proxy in relay mode with a database on disk. */
-export function relayProxy(t: Test, overrides: Partial<ServeConfig> = {}): Promise<TestProxy> {
+export function startRelayProxy(t: Test, overrides: Partial<ServeConfig> = {}): Promise<TestProxy> {
   return startProxy(t, { mode: 'relay', ...overrides })
 }
 
 /** Starts a worker in this process that reconnects without delay; it stops when the test ends. */
-export function workerFor(
+export function startWorkerClient(
   t: Test,
   proxyUrl: string,
   workerId: string,
@@ -53,8 +53,13 @@ export function joinWorker(
   return worker
 }
 
-/** Starts a worker in a separate process, which a test kills. */
-export function workerProcess(t: Test, proxyUrl: string, workerId: string, counting: Counting): ChildProcess {
+/** Starts a worker in a separate process, which a test can kill. */
+export function startWorkerProcess(
+  t: Test,
+  proxyUrl: string,
+  workerId: string,
+  counting: CountingOptions,
+): ChildProcess {
   const program = join(import.meta.dirname, 'worker-process.ts')
   const child = startChild(process.execPath, [program, proxyUrl, workerId, JSON.stringify(counting)])
   child.stderr.pipe(process.stderr)
@@ -67,7 +72,7 @@ export function createAgent(proxy: Pick<TestProxy, 'baseUrl'>, sessionId: string
   return new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
 }
 
-export interface Streamed {
+interface StreamResult {
   text: string
   /** The error that ended the stream early. */
   error: Error | undefined
@@ -77,11 +82,11 @@ export interface Streamed {
  * Streams one response.
  * @param onChunk receives the text so far for each chunk
  */
-export async function streamed(
+export async function streamResponse(
   agent: OpenAI,
   more: object = {},
   onChunk: (text: string) => void = () => {},
-): Promise<Streamed> {
+): Promise<StreamResult> {
   let text = ''
   try {
     const stream = await agent.chat.completions.create({
@@ -102,11 +107,11 @@ export async function streamed(
 
 /** Waits until the proxy has exactly these workers. */
 export async function untilWorkers(proxy: Pick<TestProxy, 'get'>, ...workerIds: string[]): Promise<void> {
-  const wanted = [...workerIds].sort().join()
+  const expected = [...workerIds].sort().join()
   await until(async () => {
     const workers = await proxy.get('/admin/workers')
     const ids = workers.map((worker: { worker_id: string }) => worker.worker_id)
-    return ids.sort().join() === wanted
+    return ids.sort().join() === expected
   })
 }
 

@@ -1,25 +1,25 @@
 /**
- * Token data that is derived from the token: a test can verify it wherever the token ended up. Numbers have many
- * digits, so that a value that was rounded on its way does not pass for the original.
+ * Token data that is derived from the token, so that a test can verify it at any position. Numbers have many digits, so
+ * that a rounded value differs from the original.
  */
 import type { TokenData, TokenTable } from '../../src/protocol/token-data/token-data.ts'
 
 export const LAYERS = 2
 export const EXPERTS_PER_TOKEN = 3
 
-function scattered(token: number, salt: number): number {
+function hash(token: number, salt: number): number {
   let bits = (Math.imul(token + 1, 2_654_435_761) ^ Math.imul(salt + 7, 1_597_334_677)) >>> 0
   bits = Math.imul(bits ^ (bits >>> 15), 2_246_822_519) >>> 0
   return (bits ^ (bits >>> 13)) >>> 0
 }
 
 export function getLogprob(token: number, salt: number): number {
-  return -(scattered(token, salt) / 0x1_0000_0000) * 9.871
+  return -(hash(token, salt) / 0x1_0000_0000) * 9.871
 }
 
 /** Returns the token first, then up to three others. */
 export function getMask(token: number): number[] {
-  const others = scattered(token, 1) % 4
+  const others = hash(token, 1) % 4
   return [token, ...Array.from({ length: others }, (_, index) => token + 1 + index)]
 }
 
@@ -29,7 +29,7 @@ export function getMaskLogprobs(token: number): number[] {
 
 /** Returns `count` alternatives; whether the token is among them is random. */
 export function getTop(token: number, count: number): [id: number, logprob: number][] {
-  const first = token + (scattered(token, 2) % 2)
+  const first = token + (hash(token, 2) % 2)
   return Array.from({ length: count }, (_, index) => [first + index, getLogprob(token, 20 + index)])
 }
 
@@ -44,11 +44,11 @@ export function getPrompt(token: number, others: number): [id: number, logprob: 
 
 /** Returns the experts of all layers, concatenated. */
 export function getExperts(token: number): number[] {
-  return Array.from({ length: LAYERS * EXPERTS_PER_TOKEN }, (_, index) => scattered(token, 50 + index) % 200)
+  return Array.from({ length: LAYERS * EXPERTS_PER_TOKEN }, (_, index) => hash(token, 50 + index) % 200)
 }
 
 export function getVersion(token: number): string {
-  return `step-${scattered(token, 60) % 2}`
+  return `step-${hash(token, 60) % 2}`
 }
 
 export function getVersionSpans(tokens: readonly number[]) {
@@ -103,7 +103,7 @@ export function getDetails(
 }
 
 /** The token data of a row or trace in JSON. */
-export interface ShownDetails {
+export interface TokenDataJson {
   sampling_mask?: (number[] | null)[] | null
   sampling_mask_logprobs?: (number[] | null)[] | null
   sampling_logprobs?: (number | null)[] | null
@@ -115,32 +115,32 @@ export interface ShownDetails {
   weight_versions?: { version: string; start: number; end: number }[] | null
 }
 
-export interface ShownTokens extends ShownDetails {
+interface RowJson extends TokenDataJson {
   prompt: readonly number[]
   response: readonly number[]
   mask: readonly number[]
 }
 
-/** Checks the data of a row's tokens if its turns reported everything in `shown`. It returns the first violation. */
-export function getFault(shown: ShownTokens, alternatives: number): string | undefined {
+/** Checks the data of a row's tokens, if its turns reported everything in `shown`. @returns the first violation */
+export function findFault(shown: RowJson, alternatives: number): string | undefined {
   const { prompt, response, mask } = shown
   const sample = <T>(of: (token: number) => T) =>
     response.map((token, index) => (mask[index] === 1 ? of(token) : null))
-  const wanted: Partial<Record<keyof ShownDetails, unknown>> = {
+  const expected: Partial<Record<keyof TokenDataJson, unknown>> = {
     sampling_mask: sample(getMask),
     sampling_mask_logprobs: sample(getMaskLogprobs),
     sampling_logprobs: sample((token) => getLogprob(token, 5)),
     top_logprob_ids: sample((token) => getTop(token, alternatives).map(([id]) => id)),
     top_logprobs: sample((token) => getTop(token, alternatives).map(([, logprob]) => logprob)),
   }
-  for (const [kind, expected] of Object.entries(wanted)) {
-    const data = shown[kind as keyof ShownDetails]
-    if (data != null && JSON.stringify(data) !== JSON.stringify(expected)) return kind
+  for (const [kind, value] of Object.entries(expected)) {
+    const data = shown[kind as keyof TokenDataJson]
+    if (data != null && JSON.stringify(data) !== JSON.stringify(value)) return kind
   }
-  return promptFault(shown, [...prompt, ...response]) ?? expertsFault(shown, [...prompt, ...response])
+  return findPromptFault(shown, [...prompt, ...response]) ?? findExpertsFault(shown, [...prompt, ...response])
 }
 
-function promptFault(shown: ShownTokens, sequence: readonly number[]): string | undefined {
+function findPromptFault(shown: RowJson, sequence: readonly number[]): string | undefined {
   if (shown.prompt_logprobs == null) return undefined
   for (const [index, token] of sequence.entries()) {
     const isRead = index > 0 && index < shown.prompt.length
@@ -154,17 +154,17 @@ function promptFault(shown: ShownTokens, sequence: readonly number[]): string | 
     )
       return `prompt_logprobs at ${index}`
     if (alternatives == null) continue
-    const wanted = getPrompt(token, 1)
-    if (JSON.stringify(shown.prompt_logprob_ids?.[index]) !== JSON.stringify(wanted.map(([id]) => id)))
+    const expected = getPrompt(token, 1)
+    if (JSON.stringify(shown.prompt_logprob_ids?.[index]) !== JSON.stringify(expected.map(([id]) => id)))
       return `ids at ${index}`
-    if (JSON.stringify(alternatives) !== JSON.stringify(wanted.map(([, logprob]) => logprob)))
+    if (JSON.stringify(alternatives) !== JSON.stringify(expected.map(([, logprob]) => logprob)))
       return `logprobs at ${index}`
   }
   return undefined
 }
 
-function expertsFault(
-  { routed_experts: experts }: ShownTokens,
+function findExpertsFault(
+  { routed_experts: experts }: RowJson,
   sequence: readonly number[],
 ): string | undefined {
   if (experts == null) return undefined

@@ -38,7 +38,7 @@ export function listGroupFiles(patterns: readonly string[]): string[] {
     .sort()
 }
 
-/** Returns what one file must not change for the next. */
+/** Returns the process state that a file must not change. */
 function getProcessState() {
   // The fastokens addon sets it when a tokenizer is opened.
   const { FASTOKENS_BPE_THREADS: _, ...env } = process.env

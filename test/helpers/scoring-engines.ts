@@ -36,13 +36,13 @@ export class TableModel {
     for (let count = 0; count < length; count += 1) {
       const logprobs = this.next(ids)
       const warm = logSoftmax(logprobs.map((logprob) => logprob / temperature))
-      const kept = nucleus(warm, topP)
-      const id = draw(kept, random())
+      const allowed = nucleus(warm, topP)
+      const id = draw(allowed, random())
       ids.push(id)
       raw.push(logprobs[id]!)
       scaled.push(warm[id]!)
-      filtered.push(kept[id]!)
-      masks.push(kept.flatMap((logprob, other) => (logprob > Number.NEGATIVE_INFINITY ? [other] : [])))
+      filtered.push(allowed[id]!)
+      masks.push(allowed.flatMap((logprob, other) => (logprob > Number.NEGATIVE_INFINITY ? [other] : [])))
     }
     return { ids: ids.slice(prompt.length), raw, scaled, filtered, masks }
   }
@@ -81,13 +81,15 @@ function nucleus(logprobs: readonly number[], topP: number): number[] {
   if (topP >= 1) return [...logprobs]
   const order = [...logprobs.keys()].sort((a, b) => logprobs[b]! - logprobs[a]!)
   let mass = 0
-  const kept = new Set<number>()
+  const allowed = new Set<number>()
   for (const id of order) {
     if (mass >= topP) break
-    kept.add(id)
+    allowed.add(id)
     mass += Math.exp(logprobs[id]!)
   }
-  return logprobs.map((logprob, id) => (kept.has(id) ? logprob - Math.log(mass) : Number.NEGATIVE_INFINITY))
+  return logprobs.map((logprob, id) =>
+    allowed.has(id) ? logprob - Math.log(mass) : Number.NEGATIVE_INFINITY,
+  )
 }
 
 function draw(logprobs: readonly number[], index: number): number {
@@ -104,7 +106,7 @@ interface State {
   models: Record<string, TableModel>
   weightVersion: string
   /** Whether vLLM's chats report the sampling mask. */
-  tellsMasks: boolean
+  reportsMasks: boolean
 }
 
 export interface ScoringEngine extends ScriptedServer {
@@ -121,10 +123,10 @@ export async function startScoringEngine(
   kind: 'vllm' | 'sglang',
   models: Record<string, TableModel>,
 ): Promise<ScoringEngine> {
-  const state: State = { models, weightVersion: '1', tellsMasks: true }
+  const state: State = { models, weightVersion: '1', reportsMasks: true }
   const server = await startScriptedServer(({ method, path, body }, response) => {
     if (method === 'GET') {
-      const info = getInfo(path, kind, state)
+      const info = getResource(path, kind, state)
       return sendJson(response, info ?? { detail: 'Not Found' }, info === undefined ? 404 : 200)
     }
     if (body.messages !== undefined) return sendJson(response, vllmChat(body, state))
@@ -135,7 +137,7 @@ export async function startScoringEngine(
   return { ...server, state }
 }
 
-function getInfo(path: string, kind: string, { models, weightVersion }: State) {
+function getResource(path: string, kind: string, { models, weightVersion }: State) {
   if (path === '/v1/models') {
     const data = Object.keys(models).map((id) => ({ id, object: 'model', owned_by: kind, root: id }))
     return { object: 'list', data }
@@ -147,14 +149,14 @@ function getInfo(path: string, kind: string, { models, weightVersion }: State) {
   return undefined
 }
 
-interface Location {
+interface TokenScore {
   id: number
   logprob: number
   top: [id: number, logprob: number][]
 }
 
 /** Scores each token except the first. */
-function scoreLocations(model: TableModel, ids: readonly number[], count: number): Location[] {
+function scoreTokens(model: TableModel, ids: readonly number[], count: number): TokenScore[] {
   return ids.slice(1).map((id, index) => {
     const logprobs = model.next(ids.slice(0, index + 1))
     const order = [...logprobs.keys()].sort((a, b) => logprobs[b]! - logprobs[a]!)
@@ -166,12 +168,12 @@ function scoreLocations(model: TableModel, ids: readonly number[], count: number
   })
 }
 
-const getDefault = (models: Record<string, TableModel>) => Object.values(models)[0]!
+const getDefaultModel = (models: Record<string, TableModel>) => Object.values(models)[0]!
 
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
 function vllmScores(body: any, models: Record<string, TableModel>): object {
-  const model = models[body.model] ?? getDefault(models)
-  const entries = scoreLocations(model, body.prompt, body.prompt_logprobs).map(({ id, logprob, top }) =>
+  const model = models[body.model] ?? getDefaultModel(models)
+  const entries = scoreTokens(model, body.prompt, body.prompt_logprobs).map(({ id, logprob, top }) =>
     Object.fromEntries(
       [...top, [id, logprob] as const].map(([other, value]) => [
         other,
@@ -194,8 +196,8 @@ function vllmScores(body: any, models: Record<string, TableModel>): object {
  * Responds as with `--return-sampling-mask` and `--logprobs-mode processed_logprobs`; every prompt has the same ids.
  */
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
-function vllmChat(body: any, { models, tellsMasks: reportsMasks }: State): object {
-  const model = models[body.model] ?? getDefault(models)
+function vllmChat(body: any, { models, reportsMasks }: State): object {
+  const model = models[body.model] ?? getDefaultModel(models)
   const prompt = [3, 1, 4, 1, 5, 9, 2, 6]
   const { temperature, top_p: topP, max_tokens: length, seed } = body
   const { ids, filtered, masks } = model.sample(prompt, length, {
@@ -216,10 +218,10 @@ function vllmChat(body: any, { models, tellsMasks: reportsMasks }: State): objec
 
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
 function sglangScores(body: any, models: Record<string, TableModel>): object {
-  const model = models[body.lora_path] ?? getDefault(models)
+  const model = models[body.lora_path] ?? getDefaultModel(models)
   const ids: number[] = body.input_ids
   const start: number = body.logprob_start_len
-  const scored = scoreLocations(model, ids, body.top_logprobs_num).slice(start)
+  const scored = scoreTokens(model, ids, body.top_logprobs_num).slice(start)
   const meta_info = {
     id: 'r',
     prompt_tokens: ids.length,

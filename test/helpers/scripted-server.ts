@@ -2,12 +2,12 @@ import { once } from 'node:events'
 import { createServer, type IncomingHttpHeaders, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-export interface SeenRequest {
+export interface IncomingRequest {
   method: string
   path: string
   headers: IncomingHttpHeaders
-  /** The JSON body; undefined if there was none. */
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into bodies of any shape
+  /** The JSON body; undefined if it was empty. */
+  // biome-ignore lint/suspicious/noExplicitAny: tests inspect bodies of any shape
   body: any
   /** The body as received. */
   text: string
@@ -15,23 +15,23 @@ export interface SeenRequest {
   cancelled: Promise<void>
 }
 
-export type Script = (request: SeenRequest, response: ServerResponse) => void | Promise<void>
+export type Script = (request: IncomingRequest, response: ServerResponse) => void | Promise<void>
 
 export interface ScriptedServer {
   url: string
   port: number
   /** Requests in order of arrival. */
-  requests: SeenRequest[]
+  requests: IncomingRequest[]
   server: Server
   close(): Promise<void>
 }
 
 /** Starts an HTTP server on a free loopback port that responds as `script` defines, and records its requests. */
 export async function startScriptedServer(script: Script, port = 0): Promise<ScriptedServer> {
-  const requests: SeenRequest[] = []
+  const requests: IncomingRequest[] = []
   const server = createServer(async (incoming, response) => {
     const text = (await incoming.toArray()).join('')
-    const request: SeenRequest = {
+    const request: IncomingRequest = {
       method: incoming.method ?? '',
       path: incoming.url ?? '',
       headers: incoming.headers,

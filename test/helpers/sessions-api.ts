@@ -10,14 +10,14 @@ import { Sessions, type SessionsOptions } from '../../src/proxy/session/state/se
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from '../../src/proxy/session/turn/weight-announcement.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
-import { lastOfTexts } from './messages.ts'
-import { watched } from './no-stalls.ts'
-import { asPrompt, type OutcomeFields } from './prompt-ids.ts'
+import { addMessageTexts } from './messages.ts'
+import { startWatched } from './no-stalls.ts'
+import { type OutcomeFields, toPromptIds } from './prompt-ids.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
 import { openMemoryStore } from './store-in-process.ts'
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
+// biome-ignore lint/suspicious/noExplicitAny: tests inspect responses of any shape
 type Json = any
 
 export interface SessionsApi {
@@ -36,14 +36,14 @@ export interface SessionsApi {
 /** Starts the HTTP server over this store, on a free port, until the test ends. */
 export async function startSessionsApi(
   t: Test,
-  given?: TurnStore,
+  existingStore?: TurnStore,
   options: Partial<SessionsOptions> = {},
   server: Partial<ServerOptions> = {},
 ): Promise<SessionsApi> {
-  const store = given ?? (await openMemoryStore())
-  const parts = serverParts(store, options)
+  const store = existingStore ?? (await openMemoryStore())
+  const parts = createServerParts(store, options)
   const { sessions, backend } = parts
-  const http = await watched(() => listen({ ...parts.options, ...server }))
+  const http = await startWatched(() => listen({ ...parts.options, ...server }))
   t.teardown(async () => {
     await sessions.close()
     await http.close()
@@ -54,7 +54,7 @@ export async function startSessionsApi(
 }
 
 /** Creates the parts of the HTTP server, with a backend that the test scripts. */
-export function serverParts(store: TurnStore, options: Partial<SessionsOptions> = {}) {
+export function createServerParts(store: TurnStore, options: Partial<SessionsOptions> = {}) {
   const backend = new ScriptedBackend()
   const hooks = {
     onEnded: (id: string) => backend.releaseSession(id),
@@ -103,7 +103,7 @@ type TurnFacts = Omit<OpenTurn, 'lastMessage'> &
   Pick<OutcomeFields, 'details'> & { requestMessages: readonly string[] }
 
 /** Default values of a turn, for what a test does not specify. */
-export const QUIET_TURN: Omit<TurnFacts, 'turnId' | 'sessionId' | 'index'> = {
+export const DEFAULT_TURN: Omit<TurnFacts, 'turnId' | 'sessionId' | 'index'> = {
   dialect: 'chat',
   startedAtMs: 1_000,
   requestMessages: ['{"role":"user","content":"hi"}'],
@@ -140,15 +140,15 @@ export async function recordTurn(
   index: number,
   facts: Partial<TurnFacts> = {},
 ): Promise<void> {
-  const turn = { ...QUIET_TURN, sessionId, index, turnId: `${sessionId}-${index}`, ...facts }
+  const turn = { ...DEFAULT_TURN, sessionId, index, turnId: `${sessionId}-${index}`, ...facts }
   const { requestMessages, ...open } = pick(turn, OPEN_FIELDS)
-  // At once, as a request does: an opening alone is held for some milliseconds.
-  const opened = store.openTurn({ ...open, lastMessage: lastOfTexts(requestMessages) })
+  // Concurrent, as in a request: the store defers an opening without a close for some milliseconds.
+  const opened = store.openTurn({ ...open, lastMessage: addMessageTexts(requestMessages) })
   const closed = store.closeTurn({
     ...(omit(turn, OPEN_FIELDS) as TurnOutcome),
     turnId: turn.turnId,
     sessionId,
-    promptTokenIds: asPrompt(turn.promptTokenIds),
+    promptTokenIds: toPromptIds(turn.promptTokenIds),
     completionTokenIds: turn.completionTokenIds.slice(),
     completionLogprobs: turn.completionLogprobs.slice(),
   })
@@ -180,7 +180,7 @@ function omit<T extends object>(value: T, keys: readonly string[]): Partial<T> {
  * Validates a value against a schema.
  * @returns the violations; empty if it is valid
  */
-export function schemaErrors(schema: TSchema, value: unknown): string[] {
+export function findSchemaErrors(schema: TSchema, value: unknown): string[] {
   return Compile(schema)
     .Errors(value)
     .map((error) => `${error.instancePath} ${error.message}`)

@@ -9,7 +9,7 @@ import {
   type TokenModelOptions,
 } from '../../src/proxy/tokens/model/token-model.ts'
 
-interface Shared {
+interface SharedModel {
   model: Promise<TokenModel>
   users: number
   /** Closes the model when its last user has released it. */
@@ -19,7 +19,7 @@ interface Shared {
 /** A test, with the test that contains it. */
 type Host = Pick<Test, 'teardown'> & { parent?: Host | undefined }
 
-const models = new Map<string, Shared>()
+const models = new Map<string, SharedModel>()
 
 /**
  * Returns a replacement of `openTokenModel`. The model closes when the file of `t` ends, or when another model with
@@ -38,7 +38,7 @@ function getFile(host: Host): Host {
   return host.parent === undefined ? host : getFile(host.parent)
 }
 
-function openNew(key: string, options: TokenModelOptions, file: Host): Shared {
+function openNew(key: string, options: TokenModelOptions, file: Host): SharedModel {
   // Each has Python in a separate thread.
   for (const other of models.values()) void other.release()
   let isReleased = false
@@ -46,7 +46,7 @@ function openNew(key: string, options: TokenModelOptions, file: Host): Shared {
   const closeUnused = async () => {
     if (isReleased && shared.users === 0) await close()
   }
-  const shared: Shared = {
+  const shared: SharedModel = {
     model: openTokenModel(options),
     users: 0,
     release: async () => {

@@ -3,14 +3,12 @@ import type { Test } from 'tap'
 import { watchLoop } from './loop-cpu.ts'
 import { STALL_LIMIT_MS } from './stall-limit.ts'
 
-export { STALL_LIMIT_MS }
-
 /** Longer than the measuring interval. */
 const SETTLED_MS = 20
 /** Attempts with one input before it is considered the cause. */
-const TRIES = 3
+const ATTEMPTS = 3
 
-export interface StallWatch {
+interface StallWatch {
   /** The longest CPU time, in milliseconds, for which the event loop was blocked since the watch began. */
   worstMs(): Promise<number>
   /**
@@ -29,7 +27,7 @@ export async function watchStalls(t: Test): Promise<StallWatch> {
   await nextTurn()
   let worstMs = 0
   let worstOfInputMs = 0
-  const { look, stop } = watchLoop((ms) => {
+  const { measure, stop } = watchLoop((ms) => {
     worstMs = Math.max(worstMs, ms)
     worstOfInputMs = Math.max(worstOfInputMs, ms)
   })
@@ -40,14 +38,14 @@ export async function watchStalls(t: Test): Promise<StallWatch> {
       return worstMs
     },
     withoutStall: async (work) => {
-      for (let tried = 1; ; tried += 1) {
-        look()
+      for (let attempt = 1; ; attempt += 1) {
+        measure()
         worstOfInputMs = 0
         await work()
-        look()
+        measure()
         if (worstOfInputMs < STALL_LIMIT_MS) return
-        if (tried === TRIES)
-          throw new Error(`the event loop stood still for ${Math.round(worstOfInputMs)} ms of CPU time`)
+        if (attempt === ATTEMPTS)
+          throw new Error(`the event loop was blocked for ${Math.round(worstOfInputMs)} ms of CPU time`)
       }
     },
   }

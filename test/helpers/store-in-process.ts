@@ -24,7 +24,7 @@ import type { SqliteWriterConfig } from '../../src/proxy/store/sqlite/writer-thr
 
 const CACHE_BYTES = 1024 * 1024
 
-/** The end of a thread that runs in this process. */
+/** A thread port whose thread runs in this process. */
 export class InProcess extends EventEmitter implements ThreadPort {
   receive: (message: unknown) => void = () => {}
   readonly #messages: unknown[] = []
@@ -59,7 +59,7 @@ export const inProcess: ThreadSpawner = (role, data) =>
 
 /** Opens the store on a database in memory. A test need not close it: it has neither files nor threads. */
 export function openMemoryStore(): Promise<TurnStore> {
-  const db = new Database(migratedDatabase())
+  const db = new Database(createMigratedDatabase())
   const spawn: ThreadSpawner = (role) =>
     openEnd((port, ends) => {
       if (role === 'reader') return serveReads(port, ends, createReader(db, CACHE_BYTES), () => {})
@@ -71,7 +71,7 @@ export function openMemoryStore(): Promise<TurnStore> {
 let migrated: Buffer | undefined
 
 /** Returns the bytes of an empty database with the current schema, which take milliseconds to create. */
-function migratedDatabase(): Buffer {
+function createMigratedDatabase(): Buffer {
   if (migrated === undefined) {
     const db = new Database(':memory:')
     migrate(db, ':memory:')
@@ -81,12 +81,12 @@ function migratedDatabase(): Buffer {
   return migrated
 }
 
-interface Ends {
+interface LoopCallbacks {
   reply(replies: unknown, transfer?: readonly Transferable[]): void
   close(): void
 }
 
-function openEnd(open: (port: InProcess, ends: Ends) => OpeningReport): InProcess {
+function openEnd(open: (port: InProcess, ends: LoopCallbacks) => OpeningReport): InProcess {
   const port = new InProcess()
   const ends = {
     reply: (replies: unknown, transfer?: readonly Transferable[]) => port.reply(replies, transfer),
@@ -100,7 +100,7 @@ function openEnd(open: (port: InProcess, ends: Ends) => OpeningReport): InProces
   return port
 }
 
-function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
+function openWriter(port: InProcess, ends: LoopCallbacks, data: object): OpeningReport {
   const { path, durability, servesAgents } = data as SqliteWriterConfig
   const { db, endedWell, migrated, close, files } = openForWriting(path, durability, servesAgents)
   const writer = new Writer(
@@ -114,7 +114,7 @@ function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
 
 function serveWrites(
   port: InProcess,
-  ends: Ends,
+  ends: LoopCallbacks,
   writer: Writer,
   close: (endsWell: boolean) => void,
 ): { opened: true } {
@@ -126,7 +126,7 @@ function serveWrites(
   return { opened: true }
 }
 
-function openReader(port: InProcess, ends: Ends, data: object): OpeningReport {
+function openReader(port: InProcess, ends: LoopCallbacks, data: object): OpeningReport {
   const { path, indexes } = data as SqliteReaderConfig
   const db = openForReading(path)
   const reader = createReader(db, CACHE_BYTES, { path: `${path}-search`, mayWrite: indexes })
@@ -138,7 +138,7 @@ function openReader(port: InProcess, ends: Ends, data: object): OpeningReport {
 
 function serveReads(
   port: InProcess,
-  ends: Ends,
+  ends: LoopCallbacks,
   reader: DatabaseReader,
   close: () => void,
 ): { opened: true } {

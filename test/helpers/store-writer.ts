@@ -20,7 +20,7 @@ export function openStoreWriter(t: Test) {
 }
 
 /** Creates a new session as the writer receives it. */
-export function sessionRow(sessionId: string) {
+export function createSessionRow(sessionId: string) {
   const session = {
     sessionId,
     createdAtMs: 1,

@@ -1,6 +1,6 @@
 /**
- * An engine and its agent in a thread of their own, so that a test can observe the proxy's thread alone. The engine has
- * vLLM's wire format and writes its events in batches, each after the agent has received the one before. All requests are
+ * An engine and its agent in a separate thread, so that a test can observe the proxy's thread alone. The engine has
+ * vLLM's wire format and writes its events in batches, each after the agent has received the previous one. All requests are
  * of one conversation, which grows.
  */
 import { once } from 'node:events'
@@ -9,16 +9,16 @@ import type { Test } from 'tap'
 import { sendJson, startScriptedServer } from './scripted-server.ts'
 
 /** One streamed Messages request. */
-export interface StreamedRequest {
+interface RequestSpec {
   url: string
   batches: number
   eventsPerBatch: number
 }
 
-export interface AgentThread {
+interface AgentThread {
   engineUrl: string
   /** Runs a request to its end. @returns the body of the response */
-  send(request: StreamedRequest): Promise<string>
+  send(request: RequestSpec): Promise<string>
 }
 
 /** Starts the thread, which ends with the test. */
@@ -39,7 +39,7 @@ if (!isMainThread) await run()
 
 async function run(): Promise<void> {
   /** The request in progress. */
-  let request: StreamedRequest
+  let request: RequestSpec
   const messages = [{ role: 'user', content: 'Count.' }]
   let sampled = ''
   let received = ''
@@ -71,7 +71,7 @@ async function run(): Promise<void> {
     response.end(`${createEvent({}, {}, undefined, 'stop')}data: [DONE]\n\n`)
   })
   parentPort!.postMessage(engine.url)
-  parentPort!.on('message', async (next: StreamedRequest) => {
+  parentPort!.on('message', async (next: RequestSpec) => {
     request = next
     received = ''
     sampled = ''

@@ -13,9 +13,9 @@ export interface StyleMeasures {
   ofFunctions: number
   /** The number of exported type names that are declared in more than one file. */
   repeatedTypes: number
-  /** The number of {@link RULED_OUT} words in comments, messages and names. */
+  /** The number of {@link BANNED_WORDS} words in comments, messages and names. */
   codeWords: number
-  /** The number of {@link RULED_OUT} words in pages, outside of quotations and code. */
+  /** The number of {@link BANNED_WORDS} words in pages, outside of quotations and code. */
   pageWords: number
 }
 
@@ -23,9 +23,9 @@ const IRREGULAR =
   'Said|Told|Kept|Held|Given|Known|Written|Spoken|Shown|Seen|Found|Sent|Lost|Begun|Drawn|Learnt|Built|Made|Put|Taken|Got|Read|Spent|Left'
 const PARTICIPLE = new RegExp(`^(?:[A-Z][a-z]+ed|${IRREGULAR})(?=[A-Z]|$)`)
 /** `Read` and `Found` begin names of functions in camelCase, and types of readers. */
-const NOT_PARTICIPLES = /^(?:Read(?:er|able|Only)|Need|Feed|Seed|Speed|Embed)/
+const PARTICIPLE_EXCEPTIONS = /^(?:Read(?:er|able|Only)|Need|Feed|Seed|Speed|Embed)/
 
-const RULED_OUT =
+const BANNED_WORDS =
   /\b(?:nobody|whoever|somebody|anew|mend(?:s|ed)?|at hand|is away|by now|for nothing|call(?:s|ed)? off)\b/gi
 
 /** Declarations start a line, as the formatter ensures. */
@@ -62,7 +62,7 @@ export function measureStyle(
 }
 
 function isParticiple(name: string): boolean {
-  return PARTICIPLE.test(name) && !NOT_PARTICIPLES.test(name)
+  return PARTICIPLE.test(name) && !PARTICIPLE_EXCEPTIONS.test(name)
 }
 
 function findOfFunctions(text: string): string[] {
@@ -80,7 +80,7 @@ function findRepeated(types: readonly { path: string; name: string; isExported: 
 }
 
 function findWords(path: string, text: string): string[] {
-  return [...text.matchAll(RULED_OUT)].map(([word]) => `${path}: ${word}`)
+  return [...text.matchAll(BANNED_WORDS)].map(([word]) => `${path}: ${word}`)
 }
 
 /** Removes code blocks, code spans and text between quotation marks. */

@@ -31,13 +31,13 @@ export function loadTemplate(directory: string): { template: ChatTemplate; sourc
   return { template: new ChatTemplate(python, files), source: files.withTools }
 }
 
-/** Creates what the proxy renders prompts with, without the thread. */
+/** Creates the prompt service of the proxy without its thread. */
 export function createService(
   template: ChatTemplate,
   tokenizer: Tokenizer,
   eosTokenIds: readonly number[] = [],
 ): PromptService {
-  return new PromptSpecializer(getThread(createEngine(template, tokenizer, eosTokenIds)))
+  return new PromptSpecializer(toTemplateService(createEngine(template, tokenizer, eosTokenIds)))
 }
 
 function createEngine(
@@ -49,8 +49,8 @@ function createEngine(
   return new PromptEngine(template, { ids: tokenizer.addedTokens, eosIds })
 }
 
-/** Creates what the proxy's prompt thread provides, without the thread. */
-export function getThread(engine: PromptEngine): TemplateService {
+/** Returns the service of the proxy's prompt thread for an engine in this thread. */
+export function toTemplateService(engine: PromptEngine): TemplateService {
   return {
     getWords: async () => engine.words,
     getBeginnings: async (options) => engine.getBeginnings(options),
@@ -61,7 +61,7 @@ export function getThread(engine: PromptEngine): TemplateService {
   }
 }
 
-export function rendererFor(
+export function createRenderer(
   template: ChatTemplate,
   tokenizer: Tokenizer,
   options: PromptRendererOptions,
@@ -70,11 +70,11 @@ export function rendererFor(
 }
 
 /** Creates a renderer that does not specialize the template, which then renders each prompt itself. */
-export function unspecializedRendererFor(
+export function createUnspecializedRenderer(
   template: ChatTemplate,
   tokenizer: Tokenizer,
   options: PromptRendererOptions,
 ): PromptRenderer {
   const engine = createEngine(template, tokenizer, options.eosTokenIds)
-  return new PromptRenderer(getThread(engine), tokenizer, options)
+  return new PromptRenderer(toTemplateService(engine), tokenizer, options)
 }

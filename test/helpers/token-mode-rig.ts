@@ -9,22 +9,22 @@ import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../src/proxy/tokens/model/token-model.ts'
-import { NamedTurnRunner } from './begin-turn.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
+import { SessionTurnRunner } from './session-turn-runner.ts'
 import { silentLogger } from './silent-logger.ts'
 import { openMemoryStore } from './store-in-process.ts'
 
 /** The engine's completion of a request. */
-export interface Answer {
+export interface FakeCompletion {
   text: string
-  /** Whether it is cut off there, without the token that ends a turn. */
+  /** Whether it is truncated, without the token that ends a turn. */
   isCut?: boolean
   /** The token that ends it. Default: the tokenizer's. */
   endId?: number
   /** Whether the engine reports the text without ids. */
   isWithoutIds?: boolean
-  /** The prompt that the engine reports. Default: as sent. */
-  seen?: readonly number[]
+  /** The prompt ids that the engine reports. Default: the ids that were sent. */
+  reportedPromptIds?: readonly number[]
   usage?: Usage
   details?: TokenData | undefined
 }
@@ -35,22 +35,30 @@ const never = new AbortController().signal
  * Creates the rig.
  * @param respond returns the completion of each request
  */
-export async function tokenModeRig(
+export async function createTokenModeRig(
   t: Test,
   model: TokenModel,
-  respond: (request: GenerationRequest) => Answer,
-  given?: TurnStore,
+  respond: (request: GenerationRequest) => FakeCompletion,
+  existingStore?: TurnStore,
   options?: TokenPromptsOptions,
 ) {
-  const store = given ?? (await openMemoryStore())
+  const store = existingStore ?? (await openMemoryStore())
   const backend = new ScriptedBackend(async function* (request) {
-    const { text, isCut = false, isWithoutIds = false, seen, usage, details, endId } = respond(request)
+    const {
+      text,
+      isCut = false,
+      isWithoutIds = false,
+      reportedPromptIds,
+      usage,
+      details,
+      endId,
+    } = respond(request)
     const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [endId ?? model.tokenizer.eosTokenId!])]
     yield [
       {
         type: 'start',
         engine: 'scripted',
-        promptTokenIds: seen ? PromptIds.of(...seen) : request.promptTokenIds!,
+        promptTokenIds: reportedPromptIds ? PromptIds.of(...reportedPromptIds) : request.promptTokenIds!,
       },
       isWithoutIds
         ? { type: 'delta', content: text }
@@ -62,7 +70,7 @@ export async function tokenModeRig(
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   t.teardown(() => sessions.close())
-  const runner = new NamedTurnRunner(
+  const runner = new SessionTurnRunner(
     new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger }),
     sessions,
   )
@@ -73,9 +81,11 @@ export async function tokenModeRig(
   ): Promise<TurnRecord[]> => {
     const request = { kind: 'chat', body: { messages, ...fields } } as const
     const metadata = { retryCount: 0, hasAgentKey: false }
-    const call = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
+    const agentRequest = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
     const response =
-      count === 1 ? await runner.begin(call, never) : await runner.beginChoices(call, count, never)
+      count === 1
+        ? await runner.begin(agentRequest, never)
+        : await runner.beginChoices(agentRequest, count, never)
     await response.deliver({ write: () => undefined })
     return (await Array.fromAsync(store.readTurns('s'))).slice(-count)
   }

@@ -1,5 +1,4 @@
-import type { SessionsApi } from './sessions-api.ts'
-import { recordTurn } from './sessions-api.ts'
+import { recordTurn, type SessionsApi } from './sessions-api.ts'
 
 const array = (...ids: number[]) => Int32Array.from(ids)
 const json = (value: object) => JSON.stringify(value)
@@ -11,7 +10,7 @@ const TOOLS = json([
 ])
 
 /** Creates a tool call as the proxy returns it to an agent. */
-const call = (id: string, text: string) => ({
+const toolCall = (id: string, text: string) => ({
   id,
   type: 'function',
   function: { name: 'run', arguments: text },
@@ -36,13 +35,13 @@ export async function recordToolSession(
     sessionId,
     metadata: { task: 'fix', agent_name: 'mini', agent_version: '1.0' },
   })
-  const called = [call('call_a', '{"command":"ls"}'), call('call_b', '{"command":')]
+  const toolCalls = [toolCall('call_a', '{"command":"ls"}'), toolCall('call_b', '{"command":')]
   await recordTurn(store, sessionId, 0, {
     requestMessages: [SYSTEM, TASK],
     tools: TOOLS,
     completionText: 'Looking.',
     reasoning: 'First look.',
-    toolCalls: json(called),
+    toolCalls: json(toolCalls),
     finishReason: 'tool_calls',
     promptTokenIds: array(...FIRST),
     completionTokenIds: array(100, 101),
@@ -56,10 +55,12 @@ export async function recordToolSession(
     weightVersionStart: '7',
     weightVersionEnd: '7',
   })
-  const answered = [createMessage('Looking.', [call('call_a', '{"command":"ls"}'), call('call_b', '{}')])]
+  const echoes = [
+    createMessage('Looking.', [toolCall('call_a', '{"command":"ls"}'), toolCall('call_b', '{}')]),
+  ]
   const results = [result('call_a', 'a.txt'), result('call_b', 'bad arguments')]
   await recordTurn(store, sessionId, 1, {
-    requestMessages: [SYSTEM, TASK, ...answered, ...results],
+    requestMessages: [SYSTEM, TASK, ...echoes, ...results],
     tools: TOOLS,
     completionText: `Done ${reward}.`,
     promptTokenIds: array(...FIRST, 100, 101, 900),

@@ -1,7 +1,11 @@
 import type { TurnStep } from '../../src/proxy/store/port/turn-store.ts'
 
 /** Creates a completed turn of session `s`, as a store returns it to a builder of rows. */
-export function turnStep(index: number, prompt: readonly number[], completion: readonly number[]): TurnStep {
+export function createTurnStep(
+  index: number,
+  prompt: readonly number[],
+  completion: readonly number[],
+): TurnStep {
   return {
     turnId: String(index),
     sessionId: 's',

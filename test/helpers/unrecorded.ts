@@ -1,5 +1,5 @@
 /**
- * Loaded into every test process before all else. For coverage, which is disabled, tap records which files a process,
+ * Loaded into every test process before any other module. For coverage, which is disabled, tap records which files a process,
  * its threads and its children load; that would cost a third of the time of a small test file.
  */
 import { enableCompileCache } from 'node:module'

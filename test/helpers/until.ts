@@ -16,7 +16,7 @@ export async function until<T>(probe: () => T | Promise<T>): Promise<Exclude<T, 
   for (;;) {
     const value = await probe()
     if (value) return value as Exclude<T, Empty>
-    if (performance.now() > endMs) throw new Error(`waited for a minute in vain: ${probe}`)
+    if (performance.now() > endMs) throw new Error(`did not hold within a minute: ${probe}`)
     await sleep(POLL_MS)
   }
 }

@@ -1,11 +1,11 @@
 /**
- * A worker of protocol version 1, written from the table in the design alone, without the proxy's source: if the two
- * disagree about the wire format, tests with it fail.
+ * A worker of protocol version 1, written from the design's table without the proxy's source: tests fail if the two
+ * disagree about the wire format.
  */
 import { once } from 'node:events'
 import WebSocket from 'ws'
 
-export interface V1Request {
+interface V1Request {
   type: 'completion_request'
   request_id: string
   session_id: string
@@ -13,9 +13,9 @@ export interface V1Request {
   [field: string]: unknown
 }
 
-export type V1Response = Record<string, unknown>
+type V1Response = Record<string, unknown>
 
-/** Serves requests with `answer`, which returns the response fields that differ from their defaults. */
+/** A worker that serves requests with `respond`, which returns the response fields that differ from their defaults. */
 export class V1Worker {
   readonly requests: V1Request[] = []
   /** Each received frame, in order. */

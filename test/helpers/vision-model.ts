@@ -1,5 +1,5 @@
 /**
- * A model that accepts images, as far as the proxy reads it: the embedded tokenizer, Qwen's placeholders, their rule.
+ * The files of a model that accepts images: the embedded tokenizer, with Qwen's placeholders and their rule.
  */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -35,7 +35,7 @@ const PROCESSOR = {
   temporal_patch_size: 2,
 }
 
-export interface VisionModel {
+interface VisionModel {
   readonly directory: string
   /** The placeholder's id. */
   readonly imageId: number
@@ -51,7 +51,11 @@ export const TEMPLATE_BLIND_TO_TOOLS = TEMPLATE.replace(
  * Writes the model.
  * @param processor null: none
  */
-export function visionModel(t: Test, processor: object | null = PROCESSOR, template = TEMPLATE): VisionModel {
+export function writeVisionModel(
+  t: Test,
+  processor: object | null = PROCESSOR,
+  template = TEMPLATE,
+): VisionModel {
   const directory = t.testdir()
   const { tokenizerJson, tokenizerConfig } = readTokenizerFiles(EMBEDDED)
   const added = tokenizerJson.added_tokens ?? []
@@ -67,7 +71,7 @@ export function visionModel(t: Test, processor: object | null = PROCESSOR, templ
 }
 
 /** Creates the URL of a PNG of this size; only the header that contains the size is valid. */
-export function pngUrl(width: number, height: number): string {
+export function createPngUrl(width: number, height: number): string {
   const bytes = Buffer.alloc(33)
   bytes.write('\x89PNG\r\n\x1a\n\0\0\0\rIHDR', 'latin1')
   bytes.writeUInt32BE(width, 16)
@@ -75,6 +79,6 @@ export function pngUrl(width: number, height: number): string {
   return `data:image/png;base64,${bytes.toString('base64')}`
 }
 
-export function imagePart(url: string) {
+export function createImagePart(url: string) {
   return { type: 'image_url' as const, image_url: { url } }
 }

@@ -1,10 +1,10 @@
-/** The image that the Dockerfile makes; `run` describes how it is built without Docker. */
+/** The image of the Dockerfile; `run` describes how it is built without Docker. */
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, readdirSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { ended, killChild, type PipedProcess, startChild, waitForOutput } from '../helpers/children.ts'
+import { killChild, type PipedProcess, startChild, waitForExit, waitForOutput } from '../helpers/children.ts'
 import { readDockerfile } from '../helpers/dockerfile.ts'
 
 const { workdir, image } = readDockerfile()
@@ -27,7 +27,7 @@ t.before(() => {
   execFileSync('mount', ['-o', 'remount,bind,ro', IMAGE_ROOT])
 })
 
-/** `docker run llm-proxy <args>`, or another command in the same container. */
+/** Runs `docker run llm-proxy <args>`, or another command in the same container. */
 function run(t: Test, args: string[], command = image.entrypoint): PipedProcess {
   const inside = [`--userspec=${image.user}`, IMAGE_ROOT, ...command, ...args]
   const child = startChild('/usr/sbin/chroot', inside, { env: { PATH, ...image.env } })
@@ -50,14 +50,22 @@ for (const [args, mode] of [
     const health = await (await fetch(`http://127.0.0.1:${image.port}/health`)).json()
     t.match(health, { status: 'ok', mode })
     const check = run(t, [], image.healthcheck)
-    t.strictSame(await ended(check), [0, null], 'the health check reports it healthy')
+    t.strictSame(await waitForExit(check), [0, null], 'the health check reports it healthy')
 
-    t.strictSame(await ended(run(t, ['sessions', 'list'])), [0, null], 'the health check finds the database')
+    t.strictSame(
+      await waitForExit(run(t, ['sessions', 'list'])),
+      [0, null],
+      'a second command opens the database',
+    )
 
     server.kill('SIGTERM')
-    t.strictSame(await ended(server), [0, null])
+    t.strictSame(await waitForExit(server), [0, null])
     t.match((await log).split('\n')[0], /"level":"warn".*can read, change and delete all sessions/)
-    t.strictSame(await ended(run(t, [], image.healthcheck)), [1, null], 'the health check reports it stopped')
+    t.strictSame(
+      await waitForExit(run(t, [], image.healthcheck)),
+      [1, null],
+      'the health check reports it stopped',
+    )
   })
 }
 
@@ -73,5 +81,5 @@ t.test('the database is in the volume, owned by the user that the image runs as'
 t.test('only the volume is writable', async (t) => {
   const server = run(t, ['--db', '/elsewhere.db'])
   t.match(await text(server.stderr), '/elsewhere.db cannot be opened')
-  t.strictSame(await ended(server), [1, null])
+  t.strictSame(await waitForExit(server), [1, null])
 })

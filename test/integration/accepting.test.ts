@@ -9,19 +9,19 @@ const onLinux = process.platform === 'linux' ? {} : { skip: 'elsewhere a port ha
 const AGENTS = 100
 const REQUEST = 'GET /robots.txt HTTP/1.1\r\nHost: localhost\r\n\r\n'
 
-t.test('many connections are accepted in one turn of the event loop', onLinux, async (t) => {
+t.test('many connections are accepted in one iteration of the event loop', onLinux, async (t) => {
   const { url } = await startProxy(t)
   const { port, hostname } = new URL(url)
-  // Counts the event-loop turns that accept connections, however many others a busy machine has in between.
-  const turns = new Set<number>()
-  let turn = 0
-  const countTurn = () => {
-    turn += 1
-    counting = setImmediate(countTurn)
+  // Counts the event-loop iterations that accept connections, however many others a busy machine has in between.
+  const iterations = new Set<number>()
+  let iteration = 0
+  const countIteration = () => {
+    iteration += 1
+    counting = setImmediate(countIteration)
   }
-  let counting = setImmediate(countTurn)
-  const onAccepted = () => turns.add(turn)
-  subscribe('net.server.socket', onAccepted)
+  let counting = setImmediate(countIteration)
+  const recordIteration = () => iterations.add(iteration)
+  subscribe('net.server.socket', recordIteration)
   const agents = Array.from({ length: AGENTS }, () => connect(Number(port), hostname))
   t.teardown(() => agents.forEach((agent) => void agent.destroy()))
   const responses = agents.map(async (agent) => {
@@ -31,9 +31,9 @@ t.test('many connections are accepted in one turn of the event loop', onLinux, a
   })
   t.same(new Set(await Promise.all(responses)), new Set(['HTTP/1.1 404 Not Found']))
   clearImmediate(counting)
-  unsubscribe('net.server.socket', onAccepted)
-  // Accepting one connection per turn would take as many turns as there are agents.
-  t.ok(turns.size >= 1 && turns.size < AGENTS / 2, `${turns.size} turns`)
+  unsubscribe('net.server.socket', recordIteration)
+  // Accepting one connection per iteration would take as many iterations as there are agents.
+  t.ok(iterations.size >= 1 && iterations.size < AGENTS / 2, `${iterations.size} iterations`)
 })
 
 t.test('a port has one proxy, although it has several handles', async (t) => {
@@ -42,7 +42,7 @@ t.test('a port has one proxy, although it has several handles', async (t) => {
   await t.rejects(startProxy(t, { db: 'memory', port }), { code: 'EADDRINUSE' })
   await first.server.stop(0)
   const { url } = await startProxy(t, { db: 'memory', port })
-  t.equal(url, first.url, 'and free again once the proxy has stopped')
+  t.equal(url, first.url, 'the port is free once the proxy has stopped')
 })
 
 t.test(

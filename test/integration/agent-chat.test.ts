@@ -8,9 +8,11 @@ import { makeParseableResponseFormat } from 'openai/lib/parser'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t, { type Test } from 'tap'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { createAgent } from '../helpers/relay-rig.ts'
 import { completeResponse, respond } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
+import { getRejection } from './get-rejection.ts'
 
 const calculator = {
   type: 'function' as const,
@@ -23,19 +25,7 @@ const calculator = {
 
 const question: ChatCompletionMessageParam[] = [{ role: 'user', content: 'What is 12 * 34?' }]
 
-function client(proxy: TestProxy, sessionId: string): OpenAI {
-  return new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
-}
-
-/** Returns the error with which a request was rejected. */
-async function getRejection(call: Promise<unknown>): Promise<unknown> {
-  return call.then(
-    () => new Error('the request was accepted'),
-    (error: unknown) => error,
-  )
-}
-
-async function onlyTurn(t: Test, proxy: TestProxy, sessionId: string) {
+async function getOnlyTurn(t: Test, proxy: TestProxy, sessionId: string) {
   const session = await proxy.get(`/sessions/${sessionId}`)
   t.equal(session.turns.length, 1)
   return session.turns[0]
@@ -43,13 +33,13 @@ async function onlyTurn(t: Test, proxy: TestProxy, sessionId: string) {
 
 t.test('a response that is not streamed: the session shows what the agent received', async (t) => {
   const proxy = await startProxy(t)
-  const response = await client(proxy, 'a').chat.completions.create({
+  const response = await createAgent(proxy, 'a').chat.completions.create({
     model: 'embedded',
     messages: question,
     seed: 1,
     max_tokens: 20,
   })
-  const turn = await onlyTurn(t, proxy, 'a')
+  const turn = await getOnlyTurn(t, proxy, 'a')
   const { message, finish_reason } = response.choices[0]!
   t.equal(turn.status, 'completed')
   t.equal(turn.completion_text, message.content)
@@ -60,12 +50,12 @@ t.test('a response that is not streamed: the session shows what the agent receiv
   t.equal(turn.prompt_token_ids.length, response.usage?.prompt_tokens)
   t.equal(turn.exact, true)
   t.equal(response.choices[0]?.logprobs, null, 'the agent did not request logprobs')
-  t.notOk('token_ids' in response.choices[0]!, 'nor token ids')
+  t.notOk('token_ids' in response.choices[0]!, 'the agent did not request token ids')
 })
 
 t.test('a streamed response: the chunks add up to what the session shows', async (t) => {
   const proxy = await startProxy(t)
-  const stream = await client(proxy, 'a').chat.completions.create({
+  const stream = await createAgent(proxy, 'a').chat.completions.create({
     model: 'embedded',
     messages: question,
     seed: 2,
@@ -89,7 +79,7 @@ t.test('a streamed response: the chunks add up to what the session shows', async
     ids.push(...((choice as { token_ids?: number[] } | undefined)?.token_ids ?? []))
     logprobs.push(...(choice?.logprobs?.content ?? []).map((entry) => entry.logprob))
   }
-  const turn = await onlyTurn(t, proxy, 'a')
+  const turn = await getOnlyTurn(t, proxy, 'a')
   t.equal(turn.completion_text, text)
   t.equal(turn.finish_reason, finish)
   t.same(turn.usage, usage)
@@ -99,7 +89,7 @@ t.test('a streamed response: the chunks add up to what the session shows', async
 
 t.test('a tool loop through the stream() helper: each turn is recorded with its tool calls', async (t) => {
   const proxy = await startProxy(t)
-  const openai = client(proxy, 'a')
+  const openai = createAgent(proxy, 'a')
   const messages = [...question]
   for (let turn = 0; turn < 5; turn++) {
     const stream = openai.chat.completions.stream({ model: 'embedded', messages, tools: [calculator] })
@@ -147,7 +137,7 @@ t.test('the tool runner runs its loop, streamed and not', async (t) => {
         },
       },
     }
-    const { completions } = client(proxy, `s-${stream}`).chat
+    const { completions } = createAgent(proxy, `s-${stream}`).chat
     const body = { model: 'embedded', messages: question, tools: [tool] }
     const runner = stream ? completions.runTools({ ...body, stream }) : completions.runTools(body)
     t.match(await runner.finalContent(), /408/)
@@ -180,7 +170,7 @@ t.test(
   'an agent that aborts its stream ends the engine request before its end, and the turn is marked',
   async (t) => {
     const proxy = await startProxy(t)
-    const stream = client(proxy, 'a').chat.completions.stream({
+    const stream = createAgent(proxy, 'a').chat.completions.stream({
       model: 'embedded',
       messages: [{ role: 'user', content: 'tell me everything' }],
       ...{ ignore_eos: true, max_tokens: 30_000 },
@@ -193,9 +183,9 @@ t.test(
       const [last] = (await proxy.get('/sessions/a')).turns
       return last?.status !== 'open' && last
     })
-    t.equal(turn.status, 'aborted', 'not at its limit of tokens')
+    t.equal(turn.status, 'aborted', 'before its token limit')
     t.equal(turn.error.code, 'agent_gone')
-    t.ok(turn.completion_token_ids.length > 0, 'the tokens so far are kept')
+    t.ok(turn.completion_token_ids.length > 0, 'the tokens so far are recorded')
     const { engines } = await proxy.get('/health')
     t.equal(engines[0].in_flight, 0)
   },
@@ -231,9 +221,9 @@ t.test('a request without a session gets a new one, and its key creates none', a
     const response = openai.chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
     return (await response.withResponse()).response.headers.get('x-session-id')
   }
-  const made = [await sendRequest(), await sendRequest()]
+  const sessionIds = [await sendRequest(), await sendRequest()]
   const { sessions } = await proxy.get('/sessions')
-  t.strictSame(sessions.map((session: { session_id: string }) => session.session_id).reverse(), made)
+  t.strictSame(sessions.map((session: { session_id: string }) => session.session_id).reverse(), sessionIds)
   t.match(sessions[0], { num_turns: 1, metadata: { made_for: 'a call that named no session' } })
 })
 
@@ -249,7 +239,7 @@ t.test('where sessions must be created first, a request without one is rejected'
 
 t.test('Completions accept text or token ids, and report ids and logprobs on request', async (t) => {
   const proxy = await startProxy(t)
-  const openai = client(proxy, 'a')
+  const openai = createAgent(proxy, 'a')
   const full = await openai.completions.create({
     model: 'x',
     prompt: 'Once upon',
@@ -257,12 +247,12 @@ t.test('Completions accept text or token ids, and report ids and logprobs on req
     seed: 1,
     logprobs: 1,
   })
-  const turn = await onlyTurn(t, proxy, 'a')
+  const turn = await getOnlyTurn(t, proxy, 'a')
   t.equal(turn.completion_text, full.choices[0]?.text)
   t.equal(turn.params.prompt, 'Once upon')
   t.same(turn.request_messages, [])
   t.same(turn.completion_logprobs, full.choices[0]?.logprobs?.token_logprobs)
-  const second = client(proxy, 'b')
+  const second = createAgent(proxy, 'b')
   const stream = await second.completions.create({
     model: 'x',
     prompt: turn.prompt_token_ids,
@@ -281,7 +271,7 @@ t.test('Completions accept text or token ids, and report ids and logprobs on req
 
 t.test('models are listed and found', async (t) => {
   const proxy = await startProxy(t)
-  const openai = client(proxy, 'a')
+  const openai = createAgent(proxy, 'a')
   t.same(
     (await openai.models.list()).data.map((model) => model.id),
     ['embedded'],
@@ -292,7 +282,7 @@ t.test('models are listed and found', async (t) => {
 
 t.test("an invalid request is rejected in the API's format, and nothing is recorded", async (t) => {
   const proxy = await startProxy(t, { maxBodyBytes: 2_000 })
-  const openai = client(proxy, 'a')
+  const openai = createAgent(proxy, 'a')
   const create = (body: object) =>
     openai.chat.completions.create(body as OpenAI.ChatCompletionCreateParamsNonStreaming)
   t.match(await getRejection(create({ model: 'x' })), {
@@ -327,10 +317,10 @@ t.test("an invalid request is rejected in the API's format, and nothing is recor
 
 t.test('a body that is not JSON is rejected clearly, and its content is in no log', async (t) => {
   const lines: string[] = []
-  const note = (fields: object, message: string) => {
+  const log = (fields: object, message: string) => {
     lines.push(inspect(fields), message)
   }
-  const proxy = await startProxy(t, {}, { debug: note, info: note, warn: note, error: note })
+  const proxy = await startProxy(t, {}, { debug: log, info: log, warn: log, error: log })
   const post = async (body: string | Uint8Array<ArrayBuffer>, headers = {}) => {
     const response = await fetch(`${proxy.baseUrl('a')}/chat/completions`, { method: 'POST', body, headers })
     return { status: response.status, ...((await response.json()) as { error: object }).error }
@@ -414,36 +404,41 @@ t.test('after its end a session accepts no requests, and SDKs do not retry', asy
   const proxy = await startProxy(t)
   await proxy.post('/sessions/a')
   await proxy.post('/sessions/a/complete')
-  let tries = 0
-  const counting: typeof fetch = (...args) => {
-    tries += 1
+  let attempts = 0
+  const countingFetch: typeof fetch = (...args) => {
+    attempts += 1
     return fetch(...args)
   }
-  const openai = new OpenAI({ baseURL: proxy.baseUrl('a'), apiKey: 'none', maxRetries: 5, fetch: counting })
+  const openai = new OpenAI({
+    baseURL: proxy.baseUrl('a'),
+    apiKey: 'none',
+    maxRetries: 5,
+    fetch: countingFetch,
+  })
   t.match(await getRejection(openai.chat.completions.create({ model: 'x', messages: question })), {
     status: 409,
     code: 'session_ended',
   })
-  t.equal(tries, 1)
+  t.equal(attempts, 1)
 })
 
 t.test('with strict sessions a request for an unknown session is a 404', async (t) => {
   const proxy = await startProxy(t, { strictSessions: true })
   const sendRequest = (sessionId: string) =>
-    client(proxy, sessionId).chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
+    createAgent(proxy, sessionId).chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
   t.match(await getRejection(sendRequest('unknown')), { status: 404, code: 'session_not_found' })
   await proxy.post('/sessions/known')
   t.match(await sendRequest('known'), { object: 'chat.completion' })
 })
 
 t.test('a proxy with the fallback engine reports it in its health and in each session', async (t) => {
-  const fallen = await startProxy(t)
-  await client(fallen, 'a').chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
-  t.match((await fallen.get('/health')).notes, [/No engine was named/])
-  t.match((await fallen.get('/sessions/a')).metadata, { llm_proxy_note: /No engine was named/ })
-  const chosen = await startProxy(t, { engineKind: 'embedded', db: 'memory' })
-  await chosen.post('/sessions/a')
-  t.same((await chosen.get('/sessions/a')).metadata, {})
+  const fallback = await startProxy(t)
+  await createAgent(fallback, 'a').chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
+  t.match((await fallback.get('/health')).notes, [/No engine was named/])
+  t.match((await fallback.get('/sessions/a')).metadata, { llm_proxy_note: /No engine was named/ })
+  const embedded = await startProxy(t, { engineKind: 'embedded', db: 'memory' })
+  await embedded.post('/sessions/a')
+  t.same((await embedded.get('/sessions/a')).metadata, {})
 })
 
 t.test('a stop closes idle connections and ends long polls at once', async (t) => {
@@ -454,8 +449,8 @@ t.test('a stop closes idle connections and ends long polls at once', async (t) =
   await once(socket, 'connect')
   const waiting = proxy.get('/sessions/a/wait?timeout_s=60')
   await proxy.get('/health')
-  const begun = performance.now()
+  const startedAt = performance.now()
   await proxy.server.stop(10_000)
-  t.ok(performance.now() - begun < 4_000)
+  t.ok(performance.now() - startedAt < 4_000)
   t.match(await waiting, { code: 'shutting_down' })
 })

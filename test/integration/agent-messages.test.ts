@@ -15,6 +15,7 @@ import { completeResponse, respond, untilAborted } from '../helpers/scripted-bac
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { limitRuns } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
+import { getRejection } from './get-rejection.ts'
 
 const parameters = {
   type: 'object',
@@ -29,26 +30,23 @@ const calculator = {
 const question: MessageParam[] = [{ role: 'user', content: 'What is (12 + 34) * 2?' }]
 const small = { model: 'x', max_tokens: 1, messages: question }
 
-/** @param tries receives the request of each attempt */
-function client(proxy: { url: string }, sessionId: string, maxRetries = 0, tries: unknown[] = []): Anthropic {
-  const counting: typeof fetch = (target, init) => {
-    tries.push(target)
+/** @param attempts receives the request of each attempt */
+function client(
+  proxy: { url: string },
+  sessionId: string,
+  maxRetries = 0,
+  attempts: unknown[] = [],
+): Anthropic {
+  const countingFetch: typeof fetch = (target, init) => {
+    attempts.push(target)
     return fetch(target, init)
   }
   return new Anthropic({
     baseURL: `${proxy.url}/${sessionId}`,
     apiKey: 'none',
     maxRetries,
-    fetch: counting,
+    fetch: countingFetch,
   })
-}
-
-/** Returns the error with which a request was rejected. */
-async function getRejection(call: Promise<unknown>): Promise<unknown> {
-  return call.then(
-    () => new Error('the request was accepted'),
-    (error: unknown) => error,
-  )
 }
 
 /** A calculator with the operators of these conversations. */
@@ -58,13 +56,13 @@ function evaluate(expression: string): string {
 
 t.test('a response that is not streamed: the session shows what the agent received', async (t) => {
   const proxy = await startProxy(t)
-  const call = client(proxy, 'a').messages.create({
+  const response = client(proxy, 'a').messages.create({
     ...small,
     max_tokens: 20,
     ...{ temperature: 0 },
     system: 'Be brief.',
   })
-  const { data: message, request_id } = await call.withResponse()
+  const { data: message, request_id } = await response.withResponse()
   const [turn] = (await proxy.get('/sessions/a')).turns
   t.equal(turn.status, 'completed')
   t.equal(turn.dialect, 'messages')
@@ -121,18 +119,18 @@ t.test('a tool loop through the stream() helper continues from its own tokens', 
 
 t.test('the tool runner runs its loop, streamed and not', async (t) => {
   const proxy = await startProxy(t)
-  const paths: string[] = []
+  const expressions: string[] = []
   const tool = betaTool({
     name: 'calculator',
     description: calculator.description,
     inputSchema: parameters,
     run: ({ expression }) => {
-      paths.push(expression)
+      expressions.push(expression)
       return evaluate(expression)
     },
   })
   for (const stream of [false, true]) {
-    paths.length = 0
+    expressions.length = 0
     const runner = client(proxy, `s-${stream}`).beta.messages.toolRunner({
       ...small,
       max_tokens: 100,
@@ -141,7 +139,7 @@ t.test('the tool runner runs its loop, streamed and not', async (t) => {
       stream,
     })
     t.match((await runner.runUntilDone()).content, [{ type: 'text', text: /92/ }])
-    t.same(paths, ['12 + 34', '46 * 2'])
+    t.same(expressions, ['12 + 34', '46 * 2'])
   }
 })
 
@@ -166,11 +164,6 @@ t.test('structured output reaches the engine as a response format, and the clien
   })
 })
 
-/** A conversation with a tool loop and sampled text, for any client; `say` adds the model's messages to it. */
-async function runConversation(step: (turn: number) => Promise<void>): Promise<void> {
-  for (let turn = 0; turn < 4; turn++) await step(turn)
-}
-
 t.test(
   'the same conversation through Chat and Messages gives the same tokens, masks and logprobs',
   async (t) => {
@@ -181,7 +174,7 @@ t.test(
 
     const anthropic = client(proxy, 'messages')
     const conversation: MessageParam[] = [...question]
-    await runConversation(async (turn) => {
+    for (let turn = 0; turn < 4; turn++) {
       const tools = [calculator]
       const body = {
         ...sampling,
@@ -198,25 +191,25 @@ t.test(
       if (use && content)
         conversation.push({ role: 'user', content: [{ type: 'tool_result', tool_use_id: use.id, content }] })
       else conversation.push({ role: 'user', content: followUp })
-    })
+    }
 
     const openai = new OpenAI({ baseURL: proxy.baseUrl('chat'), apiKey: 'none', maxRetries: 0 })
     const { name, description } = calculator
     const tools = [{ type: 'function' as const, function: { name, description, parameters } }]
-    const spoken: ChatCompletionMessageParam[] = [
+    const chatMessages: ChatCompletionMessageParam[] = [
       { role: 'system', content: system },
       { role: 'user', content: question[0]?.content as string },
     ]
-    await runConversation(async () => {
-      const completion = await openai.chat.completions.create({ ...sampling, messages: spoken, tools })
+    for (let turn = 0; turn < 4; turn++) {
+      const completion = await openai.chat.completions.create({ ...sampling, messages: chatMessages, tools })
       const { message } = completion.choices[0]!
-      spoken.push(message)
+      chatMessages.push(message)
       const [call] = message.tool_calls ?? []
       if (call?.type === 'function') {
         const content = evaluate(JSON.parse(call.function.arguments).expression)
-        spoken.push({ role: 'tool', tool_call_id: call.id, content })
-      } else spoken.push({ role: 'user', content: followUp })
-    })
+        chatMessages.push({ role: 'tool', tool_call_id: call.id, content })
+      } else chatMessages.push({ role: 'user', content: followUp })
+    }
 
     const [messages, chat] = await Promise.all(
       ['messages', 'chat'].map(async (id) => {
@@ -311,7 +304,7 @@ t.test('an agent that aborts its stream ends the request, and the turn is marked
     return last?.status !== 'open' && last
   })
   t.match(turn, { status: 'aborted', error: { code: 'agent_gone' } })
-  t.ok(turn.completion_token_ids.length > 0, 'the tokens so far are kept')
+  t.ok(turn.completion_token_ids.length > 0, 'the tokens so far are recorded')
 })
 
 t.test('errors have the classes of the client, and are retried as it does', async (t) => {
@@ -337,14 +330,14 @@ t.test('errors have the classes of the client, and are retried as it does', asyn
   failWith(new ProxyError('engine_lost', 'gone'))
   t.ok((await sendRequest()) instanceof Anthropic.InternalServerError)
 
-  let calls = 0
+  let attemptCount = 0
   api.backend.script = () => {
-    calls += 1
-    if (calls < 3) throw new ProxyError('engine_unreachable', 'not yet', { retryAfterS: 0 })
+    attemptCount += 1
+    if (attemptCount < 3) throw new ProxyError('engine_unreachable', 'not yet', { retryAfterS: 0 })
     return respond(completeResponse())
   }
   t.match(await client(api, 'b', 2).messages.create(small), { content: [{ text: 'hi there' }] })
-  t.equal(calls, 3)
+  t.equal(attemptCount, 3)
   const { body } = await api.call('GET', '/sessions/b')
   t.same(
     body.turns.map((turn: { retry_count: number }) => turn.retry_count),
@@ -352,11 +345,11 @@ t.test('errors have the classes of the client, and are retried as it does', asyn
   )
 
   await api.call('POST', '/sessions/a/complete')
-  const tries: unknown[] = []
-  const ended = await getRejection(client(api, 'a', 5, tries).messages.create(small))
+  const attempts: unknown[] = []
+  const ended = await getRejection(client(api, 'a', 5, attempts).messages.create(small))
   t.ok(ended instanceof Anthropic.ConflictError)
   t.match(ended, { type: 'conflict_error', errorCode: 'session_ended' })
-  t.equal(tries.length, 1)
+  t.equal(attempts.length, 1)
 })
 
 t.test('an error in the middle of a stream is an error event', async (t) => {
@@ -378,8 +371,8 @@ t.test('a prompt that exceeds the context is rejected with the message that agen
     type: 'invalid_request_error',
     apiMessage: /^prompt is too long: \d+ tokens > 131072 maximum$/,
   })
-  const much = client(proxy, 'a').messages.stream({ ...small, max_tokens: 140_000 })
-  t.match(await getRejection(much.finalMessage()), {
+  const tooLarge = client(proxy, 'a').messages.stream({ ...small, max_tokens: 140_000 })
+  t.match(await getRejection(tooLarge.finalMessage()), {
     status: 400,
     apiMessage: /^input length and `max_tokens` exceed context limit: \d+ \+ 140000 > 131072/,
   })
@@ -445,23 +438,23 @@ t.test('a count that no engine can compute is rejected at once instead of estima
   const openai = await startProxy(t, { engineUrls: [engine.url], engineKind: 'openai' })
   const relay = await startProxy(t, { mode: 'relay', db: 'memory' })
   for (const proxy of [openai, relay]) {
-    const tries: unknown[] = []
-    const count = client(proxy, 'a', 5, tries).messages.countTokens({ model: 'x', messages: question })
+    const attempts: unknown[] = []
+    const count = client(proxy, 'a', 5, attempts).messages.countTokens({ model: 'x', messages: question })
     t.match(await getRejection(count), { status: 501, type: 'api_error', errorCode: 'unsupported' })
-    t.equal(tries.length, 1)
+    t.equal(attempts.length, 1)
   }
 })
 
 /** Starts a proxy whose engine is silent until the test lets it respond. */
-async function silentEngine(t: Test) {
-  const { promise: word, resolve: speak } = Promise.withResolvers<ProxyError | undefined>()
+async function startSilentEngine(t: Test) {
+  const { promise: outcome, resolve: finish } = Promise.withResolvers<ProxyError | undefined>()
   const api = await startSessionsApi(t, undefined, {}, { keepAliveMs: 20 })
   api.backend.script = async function* (_request, signal) {
-    const error = await Promise.race([word, untilAborted(signal)])
+    const error = await Promise.race([outcome, untilAborted(signal)])
     if (error) throw error
     yield completeResponse()
   }
-  return { api, speak }
+  return { api, finish }
 }
 
 /** Reads a stream; `onText` receives the text so far. */
@@ -476,37 +469,37 @@ async function readStream(url: string, body: object, onText: (text: string) => v
   return text
 }
 
-const twice = (what: string) => (text: string) => text.split(what).length > 2
+const isRepeated = (part: string) => (text: string) => text.split(part).length > 2
 
 t.test('a stream that waits for its first token sends pings, then the response', async (t) => {
-  const { api, speak } = await silentEngine(t)
-  const pinged = twice('event: ping\ndata: {"type":"ping"}\n\n')
-  const text = await readStream(`${api.url}/a/v1/messages`, small, (sofar) => {
-    if (pinged(sofar)) speak(undefined)
+  const { api, finish } = await startSilentEngine(t)
+  const pinged = isRepeated('event: ping\ndata: {"type":"ping"}\n\n')
+  const text = await readStream(`${api.url}/a/v1/messages`, small, (textSoFar) => {
+    if (pinged(textSoFar)) finish(undefined)
   })
   t.match(text, /^event: ping\n/)
   t.match(text, /event: message_stop\ndata: {"type":"message_stop"}\n\n$/)
 })
 
 t.test('the official client ignores pings', async (t) => {
-  const { api, speak } = await silentEngine(t)
+  const { api, finish } = await startSilentEngine(t)
   const stream = client(api, 'a').messages.stream(small)
-  void stream.emitted('connect').then(() => speak(undefined))
+  void stream.emitted('connect').then(() => finish(undefined))
   t.equal(await stream.finalText(), 'hi there')
 })
 
 t.test('an error after a ping is an error event', async (t) => {
-  const { api, speak } = await silentEngine(t)
+  const { api, finish } = await startSilentEngine(t)
   const stream = client(api, 'a').messages.stream(small)
-  void stream.emitted('connect').then(() => speak(new ProxyError('engine_timeout', 'too slow')))
+  void stream.emitted('connect').then(() => finish(new ProxyError('engine_timeout', 'too slow')))
   t.match(await getRejection(stream.finalMessage()), { type: 'timeout_error', apiMessage: 'too slow' })
 })
 
 t.test('a waiting Chat Completions stream sends comments; an error after them is an event', async (t) => {
-  const { api, speak } = await silentEngine(t)
-  const commented = twice(': keep-alive\n\n')
-  const text = await readStream(`${api.url}/a/v1/chat/completions`, { messages: question }, (sofar) => {
-    if (commented(sofar)) speak(new ProxyError('engine_timeout', 'too slow'))
+  const { api, finish } = await startSilentEngine(t)
+  const commented = isRepeated(': keep-alive\n\n')
+  const text = await readStream(`${api.url}/a/v1/chat/completions`, { messages: question }, (textSoFar) => {
+    if (commented(textSoFar)) finish(new ProxyError('engine_timeout', 'too slow'))
   })
   t.match(text, /^: keep-alive\n\n: keep-alive\n\n/)
   t.match(text, /data: {"error":{"message":"504 Gateway Timeout: too slow".*}}\n\n$/)

@@ -17,6 +17,7 @@ import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { limitRuns } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
+import { getRejection } from './get-rejection.ts'
 
 const parameters = {
   type: 'object',
@@ -30,14 +31,7 @@ function client({ url }: { url: string }, sessionId: string): OpenAI {
   return new OpenAI({ baseURL: `${url}/${sessionId}/v1`, apiKey: 'none', maxRetries: 0 })
 }
 
-async function getRejection(call: Promise<unknown>): Promise<unknown> {
-  return call.then(
-    () => new Error('the request was accepted'),
-    (error: unknown) => error,
-  )
-}
-
-/** Returns the calculator's results for the calls of a response. */
+/** Returns the calculator's results for the tool calls of a response. */
 function getOutputs({ output }: Pick<OpenAiResponse, 'output'>): ResponseInput {
   return output.flatMap((item) => {
     if (item.type !== 'function_call') return []
@@ -48,7 +42,7 @@ function getOutputs({ output }: Pick<OpenAiResponse, 'output'>): ResponseInput {
 }
 
 /** Runs a conversation with the complete history in each request. */
-async function talkByItems(openai: OpenAI, stream: boolean): Promise<OpenAiResponse[]> {
+async function converseWithItems(openai: OpenAI, stream: boolean): Promise<OpenAiResponse[]> {
   const input: ResponseInput = [{ role: 'user', content: QUESTION }]
   const responses: OpenAiResponse[] = []
   for (let turn = 0; turn < 5; turn++) {
@@ -64,7 +58,7 @@ async function talkByItems(openai: OpenAI, stream: boolean): Promise<OpenAiRespo
 }
 
 /** Runs the same conversation through Chat Completions. */
-async function talkByChat(openai: OpenAI): Promise<void> {
+async function converseWithChat(openai: OpenAI): Promise<void> {
   const messages: ChatCompletionMessageParam[] = [
     { role: 'system', content: 'be brief' },
     { role: 'user', content: QUESTION },
@@ -84,22 +78,22 @@ async function talkByChat(openai: OpenAI): Promise<void> {
 }
 
 /** Returns what a trainer sees of a session, without names and times. */
-async function trainingView(proxy: TestProxy, sessionId: string) {
+async function getTrainingView(proxy: TestProxy, sessionId: string) {
   const { turns } = await proxy.get(`/sessions/${sessionId}`)
   const { trajectories } = await proxy.get(`/sessions/${sessionId}/trajectories`)
   const fields = ['prompt_token_ids', 'completion_token_ids', 'completion_logprobs', 'finish_reason', 'exact']
   const rows = ['prompt_ids', 'response_ids', 'response_mask', 'response_logprobs', 'num_turns', 'exact']
-  const only = (names: string[]) => (thing: Record<string, unknown>) => names.map((name) => thing[name])
-  return { turns: turns.map(only(fields)), trajectories: trajectories.map(only(rows)) }
+  const pick = (names: string[]) => (object: Record<string, unknown>) => names.map((name) => object[name])
+  return { turns: turns.map(pick(fields)), trajectories: trajectories.map(pick(rows)) }
 }
 
 t.test(
   'the same conversation through Chat and Responses gives the same ids, masks and logprobs',
   async (t) => {
     const proxy = await startProxy(t)
-    await talkByChat(client(proxy, 'chat'))
-    const responses = await talkByItems(client(proxy, 'items'), false)
-    await talkByItems(client(proxy, 'streamed'), true)
+    await converseWithChat(client(proxy, 'chat'))
+    const responses = await converseWithItems(client(proxy, 'items'), false)
+    await converseWithItems(client(proxy, 'streamed'), true)
     const openai = client(proxy, 'linked')
     let input: ResponseInput = [{ role: 'user', content: QUESTION }]
     let previous: string | undefined
@@ -110,11 +104,11 @@ t.test(
       input = getOutputs(response)
       previous = response.id
     }
-    const expected = await trainingView(proxy, 'chat')
+    const expected = await getTrainingView(proxy, 'chat')
     t.equal(expected.turns.length, 3)
     t.equal(expected.trajectories.length, 1, 'each prompt continues the completion before it')
     for (const sessionId of ['items', 'streamed', 'linked']) {
-      t.strictSame(await trainingView(proxy, sessionId), expected, sessionId)
+      t.strictSame(await getTrainingView(proxy, sessionId), expected, sessionId)
     }
     t.match(responses.at(-1)?.output_text, /20/)
   },
@@ -142,9 +136,9 @@ t.test('a response is found again, only in its session, unless it was not stored
     model: 'x',
     messages: [{ role: 'user', content: 'hi' }],
   })
-  const ofChat = chat.id.replace('chatcmpl-', 'resp_')
+  const chatResponseId = chat.id.replace('chatcmpl-', 'resp_')
   t.match(
-    await getRejection(openai.responses.retrieve(ofChat)),
+    await getRejection(openai.responses.retrieve(chatResponseId)),
     unknown,
     'a turn of another dialect is not a response',
   )
@@ -177,9 +171,9 @@ t.test('a request continues an earlier response, without its instructions', asyn
   t.same(turns[2].request_messages, [{ role: 'system', content: 'be long' }, ...history])
   t.equal(second.previous_response_id, first.id)
   const unknown = { status: 404, code: 'response_not_found' }
-  const onwards = (id: string) =>
+  const continueFrom = (id: string) =>
     client(api, 'b').responses.create({ ...short, input: 'x', previous_response_id: id })
-  t.match(await getRejection(onwards(first.id)), { ...unknown, param: 'previous_response_id' })
+  t.match(await getRejection(continueFrom(first.id)), { ...unknown, param: 'previous_response_id' })
   const referring = openai.responses.create({ ...short, input: [{ type: 'item_reference', id: 'msg_x_0' }] })
   t.match(await getRejection(referring), { ...unknown, param: 'input.0.id' })
 })
@@ -196,7 +190,11 @@ t.test('without a session a response id alone finds the session, unless that has
   t.equal(sessions.length, 1, 'one session for all of the conversation')
   t.match(await bare.responses.retrieve(third.id), { id: third.id, previous_response_id: second.id })
   const other = await bare.responses.create({ model: 'x', input: 'one' })
-  t.not((await api.call('GET', '/sessions')).body.sessions.length, 1, 'another conversation, another session')
+  t.equal(
+    (await api.call('GET', '/sessions')).body.sessions.length,
+    2,
+    'another conversation, another session',
+  )
   t.equal((await bare.responses.retrieve(other.id)).id, other.id)
 
   const unknown = { status: 404, code: 'response_not_found' }
@@ -269,10 +267,10 @@ const CODEX_INPUT = [
 type Json = any
 
 /** Agents get tool calls with the proxy's own ids, whatever ids the engine uses. */
-const DRAWN = /^call_[0-9a-f]{24}$/
+const PROXY_CALL_ID = /^call_[0-9a-f]{24}$/
 
 /** Sends a request as Codex does, and reads what its client reads: completed items, and the end. */
-async function codexTurn({ url }: SessionsApi, input: unknown[]): Promise<{ items: Json[]; last: Json }> {
+async function sendCodexTurn({ url }: SessionsApi, input: unknown[]): Promise<{ items: Json[]; last: Json }> {
   const response = await fetch(`${url}/s/v1/responses`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', accept: 'text/event-stream' },
@@ -304,13 +302,13 @@ t.test('a Codex conversation with custom tools, shell, namespaces and reasoning 
       { type: 'delta', toolCalls },
       end,
     ])
-  const { items, last } = await codexTurn(api, CODEX_INPUT)
+  const { items, last } = await sendCodexTurn(api, CODEX_INPUT)
   t.match(items, [
     { type: 'reasoning', summary: [], encrypted_content: String },
     { type: 'message', content: [{ type: 'output_text', text: 'I patch it.' }] },
-    { type: 'custom_tool_call', call_id: DRAWN, name: 'apply_patch', input: patch },
-    { type: 'local_shell_call', call_id: DRAWN, action: { type: 'exec', command: ['ls'] } },
-    { type: 'function_call', call_id: DRAWN, name: 'log', namespace: 'mcp__git__' },
+    { type: 'custom_tool_call', call_id: PROXY_CALL_ID, name: 'apply_patch', input: patch },
+    { type: 'local_shell_call', call_id: PROXY_CALL_ID, action: { type: 'exec', command: ['ls'] } },
+    { type: 'function_call', call_id: PROXY_CALL_ID, name: 'log', namespace: 'mcp__git__' },
   ])
   const [c0, c1, c2] = items.slice(2).map(({ call_id }) => call_id)
   t.match(last, { type: 'response.completed', response: { usage: { input_tokens: 3, output_tokens: 3 } } })
@@ -319,9 +317,9 @@ t.test('a Codex conversation with custom tools, shell, namespaces and reasoning 
     { type: 'function_call_output', call_id: c1, output: 'a.txt' },
     { type: 'function_call_output', call_id: c2, output: [{ type: 'input_text', text: 'commit' }] },
   ]
-  // Codex keeps them without ids.
+  // Codex stores its items without ids.
   const echo = items.map(({ id: _id, status: _status, ...item }) => item)
-  await codexTurn(api, [...CODEX_INPUT, ...echo, ...outputs])
+  await sendCodexTurn(api, [...CODEX_INPUT, ...echo, ...outputs])
   const { messages } = api.backend.requests[1]!.body as { messages: unknown[] }
   t.same(messages.slice(-4), [
     {
@@ -347,7 +345,7 @@ t.test('a Codex conversation with custom tools, shell, namespaces and reasoning 
   t.same(
     body.turns[0].annotations.responses.dropped_tools,
     ['web_search'],
-    'the turn lists what was left out',
+    'the turn lists the omitted tools',
   )
 })
 
@@ -393,12 +391,12 @@ t.test('an agent that aborts its stream ends the engine request, and the turn is
   await new Promise<void>((resolve) => stream.once('response.output_text.delta', () => resolve()))
   stream.abort()
   t.ok((await aborted) instanceof OpenAI.APIUserAbortError)
-  const turn = await untilClosed(api)
+  const turn = await waitUntilClosed(api)
   t.match(turn, { status: 'aborted', error: { code: 'agent_gone' }, completion_text: 'hi' })
   t.equal(engineSignal?.aborted, true)
 })
 
-async function untilClosed(api: SessionsApi): Promise<Json> {
+async function waitUntilClosed(api: SessionsApi): Promise<Json> {
   return until(async () => {
     const [turn] = (await api.call('GET', '/sessions/s')).body.turns
     return turn.status !== 'open' && turn
@@ -414,19 +412,19 @@ t.test('errors have the classes of the client, and are retried where that helps'
   t.ok(wrong instanceof OpenAI.BadRequestError)
   t.match(wrong, { param: 'input.0.content', type: 'invalid_request_error' })
   t.equal(api.backend.requests.length, 0)
-  let tries = 0
+  let attempts = 0
   api.backend.script = () => {
-    tries += 1
-    if (tries === 1) throw new ProxyError('engine_unreachable', 'No engine', { retryAfterS: 0.001 })
+    attempts += 1
+    if (attempts === 1) throw new ProxyError('engine_unreachable', 'No engine', { retryAfterS: 0.001 })
     return respond(completeResponse())
   }
   t.equal((await create({ model: 'x', input: 'hi' })).output_text, 'hi there')
-  t.equal(tries, 2)
+  t.equal(attempts, 2)
   const { body } = await api.call('GET', '/sessions/s')
   t.match(body.turns, [{ status: 'failed' }, { status: 'completed', retry_count: 1 }])
   await api.call('POST', '/sessions/s/complete')
   t.ok((await getRejection(create({ model: 'x', input: 'hi' }))) instanceof OpenAI.ConflictError)
-  t.equal(tries, 2)
+  t.equal(attempts, 2)
 })
 
 t.test('an engine that sends single bytes is read like any other', async (t) => {
@@ -491,7 +489,7 @@ t.test('no mutation of a request causes an internal error, a hang or a crash', a
     fc.asyncProperty(mutations, fc.boolean(), async (changes, stream) => {
       const body = { ...structuredClone(base), stream }
       for (const [index, value, how] of changes) mutate(body, index, value, how)
-      await acceptedOrRejected(t, api, body)
+      await checkAcceptedOrRejected(t, api, body)
     }),
     { numRuns: limitRuns(400) },
   )
@@ -501,16 +499,16 @@ t.test('no mutation of a request causes an internal error, a hang or a crash', a
 t.test('a request that is nested too deeply is rejected, wherever the nesting is', async (t) => {
   const api = await startSessionsApi(t)
   const deep = `${'{"a":'.repeat(20_000)}1${'}'.repeat(20_000)}`
-  const places = [
+  const members = [
     '"metadata":D',
     '"tools":[{"type":"web_search","x":D}]',
     '"reasoning":{"x":D}',
     '"unknown":D',
   ]
-  for (const place of [...places, '"input":[{"role":"user","content":"x","y":D}]', '"text":{"x":D}']) {
-    const body = `{"input":"hi",${place.replace('D', deep)}}`
+  for (const member of [...members, '"input":[{"role":"user","content":"x","y":D}]', '"text":{"x":D}']) {
+    const body = `{"input":"hi",${member.replace('D', deep)}}`
     const { status } = await api.call('POST', '/s/v1/responses', body)
-    t.equal(status, 400, place)
+    t.equal(status, 400, member)
   }
   t.equal(api.backend.requests.length, 0)
 })
@@ -537,29 +535,30 @@ const HISTORY = [
 
 /** Changes the `index`-th value of the tree in pre-order. Inserts a copy, because a later change may be inside it. */
 function mutate(root: object, index: number, value: unknown, how: string): void {
-  const places: [Record<string, unknown>, string][] = []
+  const properties: [Record<string, unknown>, string][] = []
   const walk = (node: unknown) => {
     if (typeof node !== 'object' || node === null) return
     for (const [key, child] of Object.entries(node)) {
-      places.push([node as Record<string, unknown>, key])
+      properties.push([node as Record<string, unknown>, key])
       walk(child)
     }
   }
   walk(root)
-  const [node, key] = places[index % places.length]!
+  const [node, key] = properties[index % properties.length]!
   if (how === 'remove') delete node[key]
   else node[how === 'add' ? `${key}_` : key] = structuredClone(value)
 }
 
-async function acceptedOrRejected(t: Test, { url }: SessionsApi, body: unknown): Promise<void> {
+async function checkAcceptedOrRejected(t: Test, { url }: SessionsApi, body: unknown): Promise<void> {
   const text = JSON.stringify(body)
   const response = await fetch(`${url}/s/v1/responses`, { method: 'POST', body: text })
-  const answered = await response.text()
+  const responseText = await response.text()
   if (response.status === 200) {
-    if (!/"status":"completed"/.test(answered)) t.fail(`${text} got ${answered}`)
+    if (!/"status":"completed"/.test(responseText)) t.fail(`${text} got ${responseText}`)
     return
   }
-  const { error } = JSON.parse(answered)
-  const isRefusal = response.status >= 400 && response.status < 500
-  if (!isRefusal || typeof error.message !== 'string' || !('param' in error)) t.fail(`${text}: ${answered}`)
+  const { error } = JSON.parse(responseText)
+  const isRejection = response.status >= 400 && response.status < 500
+  if (!isRejection || typeof error.message !== 'string' || !('param' in error))
+    t.fail(`${text}: ${responseText}`)
 }

@@ -1,32 +1,32 @@
 /** The official SDKs' own retries receive the response of their original attempt, sampled once and trained once. */
 import t from 'tap'
 import { type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
-import { DIALECTS, getTurns, readText, startLocal, testRetries } from './retried-calls.ts'
+import { DIALECTS, getTurns, readText, startLocal, testRetries } from './retried-requests.ts'
 
 // test/slow has the other three.
 testRetries(t, 'local, chat mode')
 
-t.test('a restarted proxy responds to a retry with what it had committed', async (t) => {
+t.test('a restarted proxy responds to a retry with the committed response', async (t) => {
   const db = `${t.testdir({})}/proxy.db`
   const before = await startLocal(t, { db })
-  const lost: Record<string, LossyFetch> = {}
-  for (const [name, ask] of Object.entries(DIALECTS)) {
+  const originals: Record<string, LossyFetch> = {}
+  for (const [name, sendRequest] of Object.entries(DIALECTS)) {
     for (const stream of [true, false]) {
       const sessionId = `${name}-${stream}`
       const lossy = lossyFetch([])
-      lost[sessionId] = lossy
-      await ask({ baseUrl: before.baseUrl(sessionId), fetch: lossy.fetch }, stream)
+      originals[sessionId] = lossy
+      await sendRequest({ baseUrl: before.baseUrl(sessionId), fetch: lossy.fetch }, stream)
     }
   }
   await before.server.stop(0)
   const after = await startLocal(t, { db })
-  for (const [name, ask] of Object.entries(DIALECTS)) {
+  for (const [name, sendRequest] of Object.entries(DIALECTS)) {
     for (const stream of [true, false]) {
       const sessionId = `${name}-${stream}`
       const second = lossyFetch([])
       const headers = { 'x-stainless-retry-count': '1' }
-      await ask({ baseUrl: after.baseUrl(sessionId), fetch: second.fetch, headers }, stream)
-      t.equal(readText(second.bodies[0]!), readText(lost[sessionId]!.bodies[0]!), sessionId)
+      await sendRequest({ baseUrl: after.baseUrl(sessionId), fetch: second.fetch, headers }, stream)
+      t.equal(readText(second.bodies[0]!), readText(originals[sessionId]!.bodies[0]!), sessionId)
       t.equal((await getTurns(after, sessionId)).length, 1, sessionId)
     }
   }

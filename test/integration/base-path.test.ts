@@ -6,7 +6,7 @@ import t from 'tap'
 import WebSocket from 'ws'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import { startRelayProxy, startWorkerClient, untilWorkers } from '../helpers/relay-rig.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 
 const CHAT = { model: 'embedded', messages: [{ role: 'user' as const, content: 'hi' }], max_tokens: 3 }
@@ -39,33 +39,37 @@ t.test('everything is below the base path, and nothing beside it', async (t) => 
 })
 
 t.test('a worker connects below the base path', async (t) => {
-  const proxy = await relayProxy(t, { basePath: '/llm' })
-  const worker = workerFor(t, proxy.url, 'w')
+  const proxy = await startRelayProxy(t, { basePath: '/llm' })
+  const worker = startWorkerClient(t, proxy.url, 'w')
   await once(worker, 'connected')
   await untilWorkers(proxy, 'w')
 })
 
 t.test('X-Forwarded-* is accepted only from trusted proxies', async (t) => {
-  const addresses = async (trustedProxies: string[]) => {
-    const seen: unknown[] = []
+  const getLoggedAddresses = async (trustedProxies: string[]) => {
+    const loggedAddresses: unknown[] = []
     const logger = {
       ...silentLogger,
-      info: (fields: object) => seen.push((fields as { address?: string }).address),
+      info: (fields: object) => loggedAddresses.push((fields as { address?: string }).address),
     }
     const db = 'memory'
     const { url } = await startProxy(t, { ...KEYS, trustedProxies, db }, logger)
     await (await fetch(`${url}/sessions`, { headers: { 'x-forwarded-for': '203.0.113.7, 10.1.1.1' } })).text()
-    return seen.filter((address) => address !== undefined)
+    return loggedAddresses.filter((address) => address !== undefined)
   }
-  t.same(await addresses([]), ['127.0.0.1'])
-  t.same(await addresses(['192.0.2.0/24']), ['127.0.0.1'])
-  t.same(await addresses(['127.0.0.0/8']), ['10.1.1.1'], 'the one that the trusted proxy saw')
-  t.same(await addresses(['127.0.0.1', '10.0.0.0/8']), ['203.0.113.7'])
+  t.same(await getLoggedAddresses([]), ['127.0.0.1'])
+  t.same(await getLoggedAddresses(['192.0.2.0/24']), ['127.0.0.1'])
+  t.same(
+    await getLoggedAddresses(['127.0.0.0/8']),
+    ['10.1.1.1'],
+    'the address that the trusted proxy received from',
+  )
+  t.same(await getLoggedAddresses(['127.0.0.1', '10.0.0.0/8']), ['203.0.113.7'])
 })
 
 t.test("the origin of a page is compared with the host in a trusted proxy's request", async (t) => {
-  const status = async (trustedProxies: string[]) => {
-    const { url } = await relayProxy(t, { ...KEYS, trustedProxies, db: 'memory' })
+  const getStatus = async (trustedProxies: string[]) => {
+    const { url } = await startRelayProxy(t, { ...KEYS, trustedProxies, db: 'memory' })
     const headers = { 'x-forwarded-host': 'llm.example' }
     const socket = new WebSocket(`${url.replace('http', 'ws')}/ws/worker`, {
       origin: 'https://llm.example',
@@ -76,6 +80,6 @@ t.test("the origin of a page is compared with the host in a trusted proxy's requ
     socket.terminate()
     return statusCode
   }
-  t.equal(await status([]), 403, 'a foreign page')
-  t.equal(await status(['127.0.0.1']), 401, 'its own, but without a key')
+  t.equal(await getStatus([]), 403, 'a foreign page')
+  t.equal(await getStatus(['127.0.0.1']), 401, 'a page of the proxy, but without a key')
 })

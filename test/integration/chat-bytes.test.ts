@@ -5,7 +5,7 @@
 import t from 'tap'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { joinWorker, relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
+import { joinWorker, startRelayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 
 /** Each is written differently from `JSON.stringify`. */
 const MESSAGES = [
@@ -17,7 +17,7 @@ const MESSAGES = [
   '{"role":"user","content":"","name":"z","__proto__":{"a":1},"2":"two","1":"one"}',
 ]
 
-const messagesIn = (body: string) => body.slice(body.indexOf('"messages":') + '"messages":'.length)
+const sliceFromMessages = (body: string) => body.slice(body.indexOf('"messages":') + '"messages":'.length)
 
 for (const mode of ['local', 'relay'] as const) {
   for (const stream of [false, true]) {
@@ -27,7 +27,7 @@ for (const mode of ['local', 'relay'] as const) {
         const engine = await startFakeVllm()
         t.teardown(() => engine.close())
         const engines = { engineUrls: [engine.url], engineKind: 'vllm' } as const
-        const proxy = await (mode === 'local' ? startProxy(t, engines) : relayProxy(t))
+        const proxy = await (mode === 'local' ? startProxy(t, engines) : startRelayProxy(t))
         if (mode === 'relay') {
           joinWorker(t, { proxyUrls: [proxy.url], workerId: 'w', ...engines })
           await untilWorkers(proxy, 'w')
@@ -44,8 +44,8 @@ for (const mode of ['local', 'relay'] as const) {
           t.equal(response.status, 200)
           await response.text()
           const sent = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
-          const own = messagesIn(sent.text)
-          t.equal(own.slice(0, list.length), list)
+          const sentMessages = sliceFromMessages(sent.text)
+          t.equal(sentMessages.slice(0, list.length), list)
           t.match(sent.body, { model: 'fake', max_tokens: 4, stream })
         }
         const { turns } = await proxy.get('/sessions/s')

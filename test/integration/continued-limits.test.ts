@@ -8,8 +8,8 @@ import { writeExportColumns } from '../../src/cli/export/export-columns.ts'
 import { TokenForest } from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
 import { Trajectories } from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { readParquet } from '../../src/rollout/datasets/parquet-file.ts'
-import { COMPLETION, type Json, LENGTH, received, startCutRig, tool } from '../helpers/cut-rig.ts'
-import { schemaErrors } from '../helpers/sessions-api.ts'
+import { COMPLETION, type Json, LENGTH, normalizeResponse, startCutRig, tool } from '../helpers/cut-rig.ts'
+import { findSchemaErrors } from '../helpers/sessions-api.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
 t.test('a stop string and the token limit apply to the complete response', async (t) => {
@@ -22,7 +22,7 @@ t.test('a stop string and the token limit apply to the complete response', async
       const { turn, text } = await sendRequest('chat', true, [{ kind: 'abort', after }], fields)
       const what = `${JSON.stringify(fields)} cut after ${after}`
       t.strictSame([turn.completion_token_ids, turn.finish_reason, turn.exact], [ids, reason, true], what)
-      t.strictSame(received(text, true), received(full.text, true), what)
+      t.strictSame(normalizeResponse(text, true), normalizeResponse(full.text, true), what)
     }
   }
   t.equal(engine.generations().at(-1)!.body.max_tokens, 1, 'the rest of the limit is requested')
@@ -35,7 +35,7 @@ t.test('a response whose tokens are complete when its connection is lost is comp
     [LENGTH, {}, 'tool_calls'],
     [20, { max_completion_tokens: 20 }, 'length'],
   ] as const) {
-    const { turn } = await sendRequest('chat', true, [{ kind: 'lost', after }], fields)
+    const { turn } = await sendRequest('chat', true, [{ kind: 'disconnect', after }], fields)
     t.match(turn, { status: 'completed', exact: true, finish_reason: reason })
     t.equal(turn.completion_token_ids.length, after)
   }
@@ -71,9 +71,9 @@ t.test('a response that cannot be continued fails as before, with the reason in 
   })
 })
 
-t.test('a request that engines lose before its response is not continued', async (t) => {
+t.test('a request whose engines disconnect before its response is not continued', async (t) => {
   const { sendRequest, engine } = await startCutRig(t, 'vllm')
-  const lost = { kind: 'lost', after: 0 } as const
+  const lost = { kind: 'disconnect', after: 0 } as const
   const before = engine.generations().length
   const { turn } = await sendRequest('chat', false, Array(20).fill(lost))
   t.match(turn, { status: 'failed', error: { code: 'engine_lost' } })
@@ -138,16 +138,16 @@ t.test('tokens of older weights are masked on request, and by the code in the do
 })
 
 t.test('a session overrides the option in both directions', async (t) => {
-  for (const [continueResponses, ofSession, expected] of [
+  for (const [continueResponses, sessionOption, expected] of [
     [false, true, 'completed'],
     [true, false, 'failed'],
     [true, undefined, 'completed'],
   ] as const) {
     const { sendRequest, proxy } = await startCutRig(t, 'vllm', { continueResponses })
-    await proxy.post('/sessions', { session_id: 's1', continue_responses: ofSession })
+    await proxy.post('/sessions', { session_id: 's1', continue_responses: sessionOption })
     const { turn } = await sendRequest('chat', true, [{ kind: 'abort', after: 3 }])
     t.equal(turn.status, expected)
-    t.match(await proxy.get('/sessions/s1'), { continue_responses: ofSession ?? null })
+    t.match(await proxy.get('/sessions/s1'), { continue_responses: sessionOption ?? null })
   }
 })
 
@@ -156,10 +156,10 @@ t.test('rows, the forest and files have the engine requests of each turn', async
   const { id, turn } = await sendRequest('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
   const parts = turn.annotations.engine_requests
   const body = await proxy.get(`/sessions/${id}/trajectories`)
-  t.strictSame(schemaErrors(Trajectories, body), [])
+  t.strictSame(findSchemaErrors(Trajectories, body), [])
   t.strictSame(body.trajectories[0].turns[0].engine_requests, parts)
   const forest = await proxy.get(`/sessions/${id}/forest`)
-  t.strictSame(schemaErrors(TokenForest, forest), [])
+  t.strictSame(findSchemaErrors(TokenForest, forest), [])
   t.strictSame(forest.nodes[1].engine_requests, parts)
   for (const ending of ['parquet', 'arrow']) {
     const path = join(t.testdir(), `rows.${ending}`)

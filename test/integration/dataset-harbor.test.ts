@@ -6,7 +6,7 @@ import { runLlmProxy } from '../helpers/llm-proxy.ts'
 
 const task = (instruction: string, config = '') => ({ 'task.toml': config, 'instruction.md': instruction })
 
-function taskFolder(t: Test): string {
+function createTaskFolder(t: Test): string {
   return t.testdir({
     train: {
       b: { ...task('Fix the bug.\n', '[metadata]\ncategory = "debugging"\ntags = ["python"]\n'), tests: {} },
@@ -26,12 +26,12 @@ function taskFolder(t: Test): string {
   })
 }
 
-const dataset = (...args: string[]) => runLlmProxy(['dataset', 'harbor', ...args])
+const runDataset = (...args: string[]) => runLlmProxy(['dataset', 'harbor', ...args])
 
 t.test('task directories become rows with the columns of verl, one file per split', async (t) => {
-  const folder = taskFolder(t)
+  const folder = createTaskFolder(t)
   const out = join(folder, 'deep', 'out')
-  const { code, stdout, stderr } = await dataset(
+  const { code, stdout, stderr } = await runDataset(
     ...['--train', join(folder, 'train'), '--val', join(folder, 'val'), '--out', out],
   )
   t.equal(code, 0, stderr)
@@ -58,7 +58,7 @@ t.test('task directories become rows with the columns of verl, one file per spli
     local_task_path: path,
   })
   t.match(rows[0], { prompt: [{ content: 'Schreib „ünï“ 🎉' }], ability: 'agent' })
-  t.notMatch(JSON.stringify(rows), /sk-secret/, 'other content of task.toml is preserved')
+  t.notMatch(JSON.stringify(rows), /sk-secret/, 'other content of task.toml is omitted')
   t.match(await Array.fromAsync(readParquet(join(out, 'val.parquet'))), [
     { extra_info: { split: 'val', index: 0, task_metadata: { level: 1.5, category: null } } },
   ])
@@ -76,21 +76,21 @@ t.test('task directories become rows with the columns of verl, one file per spli
 })
 
 t.test('a second run rewrites only changed files, and reports them', async (t) => {
-  const folder = taskFolder(t)
+  const folder = createTaskFolder(t)
   const file = join(folder, 'train.parquet')
-  const make = () => dataset('--train', join(folder, 'train'), '--out', folder)
-  await make()
+  const runAgain = () => runDataset('--train', join(folder, 'train'), '--out', folder)
+  await runAgain()
   utimesSync(file, 1, 1)
-  t.match((await make()).stdout, /train\.parquet: 3 tasks, unchanged/)
+  t.match((await runAgain()).stdout, /train\.parquet: 3 tasks, unchanged/)
   t.equal(statSync(file).mtimeMs, 1_000)
   writeFileSync(join(folder, 'train', 'a', 'instruction.md'), 'Something else')
-  t.match((await make()).stdout, /train\.parquet: 3 tasks, written/)
+  t.match((await runAgain()).stdout, /train\.parquet: 3 tasks, written/)
   t.match(await Array.fromAsync(readParquet(file)), [{ prompt: [{ content: 'Something else' }] }, {}, {}])
 })
 
 t.test('a limit takes the first tasks by name of each split; a data source names the set', async (t) => {
-  const folder = taskFolder(t)
-  const { stdout } = await dataset(
+  const folder = createTaskFolder(t)
+  const { stdout } = await runDataset(
     ...['--train', join(folder, 'train'), '--out', folder, '--limit', '2', '--data-source', 'mine'],
   )
   t.match(stdout, /train\.parquet: 2 of 3 tasks, written/)
@@ -101,15 +101,15 @@ t.test('a limit takes the first tasks by name of each split; a data source names
 })
 
 t.test('a directory that is itself a task is one', async (t) => {
-  const folder = taskFolder(t)
-  await dataset('--train', join(folder, 'train', 'b'), '--out', folder)
+  const folder = createTaskFolder(t)
+  await runDataset('--train', join(folder, 'train', 'b'), '--out', folder)
   t.match(await Array.fromAsync(readParquet(join(folder, 'train.parquet'))), [
     { instance_id: 'b', local_task_path: join(folder, 'train', 'b') },
   ])
 })
 
 t.test('an invalid run ends with one line, and writes nothing', async (t) => {
-  const folder = taskFolder(t)
+  const folder = createTaskFolder(t)
   const [train, out] = [join(folder, 'train'), join(folder, 'out')]
   for (const [args, code, line] of [
     [['--train', train], 2, /--out is missing/],
@@ -122,7 +122,7 @@ t.test('an invalid run ends with one line, and writes nothing', async (t) => {
     [['--train', join(folder, 'nowhere'), '--out', out], 1, /cannot read the directory .*nowhere.*ENOENT/],
     [['--train', train, '--out', join(train, 'README.md')], 1, /cannot create the directory/],
   ] as const) {
-    const { code: exit, stdout, stderr } = await dataset(...args)
+    const { code: exit, stdout, stderr } = await runDataset(...args)
     t.match({ exit, stdout, stderr }, { exit: code, stdout: '', stderr: line }, args.join(' '))
   }
   t.notOk(existsSync(out))

@@ -8,7 +8,7 @@ import { joinWorker } from '../helpers/relay-rig.ts'
 import { startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
 import { until } from '../helpers/until.ts'
 
-async function sendRequest(proxy: TestProxy, count: number): Promise<void> {
+async function sendRequests(proxy: TestProxy, count: number): Promise<void> {
   const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
   for (let seed = 0; seed < count; seed += 1) {
     const messages = [{ role: 'user' as const, content: 'Tell me about otters.' }]
@@ -21,7 +21,7 @@ const getDrift = async (proxy: TestProxy) => (await proxy.get('/health')).drift
 t.test('turns of the share are verified with the engine that sampled them', async (t) => {
   const engine = await startEngine(t)
   const proxy = await startProxy(t, { engineUrls: [engine.url], verifyShare: 1 })
-  await sendRequest(proxy, 3)
+  await sendRequests(proxy, 3)
   await until(async () => (await getDrift(proxy)).same === 3)
   const state = await until(async () => {
     const drift = await getDrift(proxy)
@@ -49,15 +49,15 @@ for (const mode of ['local', 'relay'] as const) {
     const { url: wrong } = await startEngine(t, new HalvedEngine())
     const config: Partial<ServeConfig> = mode === 'local' ? { engineUrls: [wrong] } : { mode }
     const warnings: object[] = []
-    const note = () => {}
-    const warn = (facts: object) => warnings.push(facts)
-    const logger = { debug: note, info: note, warn, error: note }
+    const ignore = () => {}
+    const warn = (fields: object) => warnings.push(fields)
+    const logger = { debug: ignore, info: ignore, warn, error: ignore }
     const proxy = await startProxy(t, { ...config, verifyShare: 1, verifyEngineUrl: truth.url }, logger)
     if (mode === 'relay') joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [wrong] })
-    await sendRequest(proxy, 2)
+    await sendRequests(proxy, 2)
     await until(async () => (await getDrift(proxy)).differs === 2)
     t.ok((await getDrift(proxy)).mean_difference > 0.05)
-    const turnWarnings = warnings.filter((facts) => 'turn_id' in facts)
+    const turnWarnings = warnings.filter((fields) => 'turn_id' in fields)
     t.equal(turnWarnings.length, 2, 'the log names the turns')
   })
 }
@@ -82,7 +82,7 @@ t.test(
       })
     await sample(1)
     await until(async () => (await getDrift(proxy)).same === 1)
-    engine.state.tellsMasks = false
+    engine.state.reportsMasks = false
     await sample(2)
     await until(async () => (await getDrift(proxy)).differs === 1)
     t.match(await getDrift(proxy), { same: 1, skipped: 0, failed: 0 })
@@ -91,6 +91,6 @@ t.test(
 
 t.test('without a share nothing is verified or reported', async (t) => {
   const proxy = await startProxy(t)
-  await sendRequest(proxy, 1)
+  await sendRequests(proxy, 1)
   t.equal(await getDrift(proxy), undefined)
 })

@@ -107,11 +107,11 @@ t.test('a client that disconnects stops the engine within 100 ms', async (t) => 
   const { client, server } = await serve(t, { cannedTokens: 30_000, tokensPerSecond: 500 })
   for (const stream of [true, false]) {
     const controller = new AbortController()
-    const call = client.chat.completions.create(
+    const pending = client.chat.completions.create(
       { model: 'embedded', messages: [{ role: 'user', content: 'Hello!' }], stream },
       { signal: controller.signal },
     )
-    const ended = drain(call)
+    const ended = drain(pending)
     await eventually(() => server.counters.running === 1)
     controller.abort()
     await eventually(() => server.counters.running === 0, 100)
@@ -215,9 +215,9 @@ t.test('the model is listed with its context length', async (t) => {
   t.match(models.data, [{ id: 'tiny', object: 'model', owned_by: 'vllm', max_model_len: 128 }])
 })
 
-async function drain(call: PromiseLike<unknown>): Promise<void> {
+async function drain(pending: PromiseLike<unknown>): Promise<void> {
   try {
-    const response = await call
+    const response = await pending
     for await (const _ of response as AsyncIterable<unknown>);
   } catch (error) {
     if (!(error instanceof OpenAI.APIUserAbortError)) throw error

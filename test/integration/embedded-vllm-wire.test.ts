@@ -25,10 +25,10 @@ function readEvents(body: string): unknown[] {
     .split('\n\n')
     .filter((event) => event !== '')
     .map((event) => event.slice('data: '.length))
-    .map((data) => (data === '[DONE]' ? data : withoutHead(JSON.parse(data) as object)))
+    .map((data) => (data === '[DONE]' ? data : omitHead(JSON.parse(data) as object)))
 }
 
-function withoutHead(response: object): object {
+function omitHead(response: object): object {
   const { id: _id, created: _created, ...rest } = response as Record<string, unknown>
   return rest
 }
@@ -61,7 +61,7 @@ t.test(
     const tools = [{ type: 'function', function: { name: 'f' } }]
     const body = { messages: MESSAGES, tools, stream: true }
     const plain = readEvents((await post(engine, '/v1/chat/completions', body)).body)
-    t.equal(plain.length, 4, 'role, the call, finish, done')
+    t.equal(plain.length, 4, 'role, the tool call, finish, done')
     t.match(plain[1], {
       choices: [
         {
@@ -89,7 +89,7 @@ t.test('a complete chat response has every field that vLLM sends', async (t) => 
   const reply = await post(engine, '/v1/chat/completions', { messages: MESSAGES, return_token_ids: true })
   const promptIds = await engine.tokenizeChat({ messages: [{ role: 'user', content: 'Hello!' }] })
   const ids = await engine.tokenizeText('<think>\nWell.\n</think>\n\nHi!<|im_end|>')
-  t.strictSame(withoutHead(reply.json()), {
+  t.strictSame(omitHead(reply.json()), {
     object: 'chat.completion',
     model: 'embedded',
     choices: [
@@ -176,7 +176,7 @@ t.test('the client determines the id, in the header or else in the body', async 
 })
 
 t.test('a failure after the first event is an event in the stream', async (t) => {
-  const engine = failingAfter(new EmbeddedEngine({ cannedTokens: 100 }))
+  const engine = failAfterFirstBatch(new EmbeddedEngine({ cannedTokens: 100 }))
   const reply = await post(engine, '/v1/chat/completions', { messages: MESSAGES, stream: true })
   t.equal(reply.statusCode, 200)
   t.same(readEvents(reply.body).slice(-2), [
@@ -186,7 +186,7 @@ t.test('a failure after the first event is an event in the stream', async (t) =>
 })
 
 /** Returns an engine that fails after its first batch. */
-function failingAfter(engine: EmbeddedEngine): EmbeddedEngine {
+function failAfterFirstBatch(engine: EmbeddedEngine): EmbeddedEngine {
   async function generate(...[request, sink, signal]: Parameters<EmbeddedEngine['generate']>): Promise<void> {
     let isFirst = true
     const write: typeof sink.write = (batch) => {

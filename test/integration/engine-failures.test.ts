@@ -10,10 +10,8 @@ import { chatRequest, collect, eventually, noAbort } from '../conformance/engine
 import { pull } from '../helpers/event-stream.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
-/**
- * Sends a request to an engine that responds as `script` does. @returns the events until the failure, and the failure
- */
-async function outcome(
+/** Sends a request to an engine that responds as `script` does. @returns the failure, and the events before it */
+async function getOutcome(
   t: Test,
   script: Script,
   { stream = true, ...options }: { stream?: boolean; maxSilenceMs?: number; maxResponseBytes?: number } = {},
@@ -34,7 +32,7 @@ async function outcome(
   throw new Error('the request did not fail')
 }
 
-const answerWith =
+const respondWith =
   (status: number, body: string, headers = {}) =>
   (_: unknown, response: ServerResponse) => {
     response.writeHead(status, headers).end(body)
@@ -50,7 +48,7 @@ t.test("the engine's error keeps its status, its message and its body", async (t
     [{ detail: [{ loc: ['body'], msg: 'bad' }] }, '[{"loc":["body"],"msg":"bad"}]'],
   ]
   for (const [body, message] of bodies) {
-    const { failure } = await outcome(t, (_, response) => sendJson(response, body, 404))
+    const { failure } = await getOutcome(t, (_, response) => sendJson(response, body, 404))
     t.match(failure, { code: 'engine_rejected', status: 404, message, engineBody: body })
   }
 })
@@ -60,18 +58,18 @@ for (const [status, expected] of [
   [503, { code: 'engine_failed', status: 502 }],
 ] as const) {
   t.test(`the error of an HTTP ${status} has the engine's Retry-After in seconds`, async (t) => {
-    const seconds = await outcome(t, answerWith(status, '{}', { 'retry-after': '7' }))
+    const seconds = await getOutcome(t, respondWith(status, '{}', { 'retry-after': '7' }))
     t.match(seconds.failure, { ...expected, retryAfterS: 7 })
     const inAMinute = new Date(Date.now() + 60_000).toUTCString()
-    const date = await outcome(t, answerWith(status, '', { 'retry-after': inAMinute }))
+    const date = await getOutcome(t, respondWith(status, '', { 'retry-after': inAMinute }))
     t.ok(date.failure.retryAfterS! > 55 && date.failure.retryAfterS! <= 60)
-    const nonsense = await outcome(t, answerWith(status, '', { 'retry-after': 'soon' }))
+    const nonsense = await getOutcome(t, respondWith(status, '', { 'retry-after': 'soon' }))
     t.match(nonsense.failure, { ...expected, retryAfterS: undefined })
   })
 }
 
 t.test('credentials that the engine echoes are in no error', async (t) => {
-  const { failure } = await outcome(t, (request, response) =>
+  const { failure } = await getOutcome(t, (request, response) =>
     sendJson(response, { error: { message: `s3cret ${request.headers.authorization}` } }, 401),
   )
   t.equal(failure.message, '*** Basic ***')
@@ -80,19 +78,23 @@ t.test('credentials that the engine echoes are in no error', async (t) => {
 })
 
 t.test('an HTTP error of the engine is a failure, with the beginning of its text', async (t) => {
-  const { failure } = await outcome(t, answerWith(502, `<html>\n${'bad gateway '.repeat(100)}`))
+  const { failure } = await getOutcome(t, respondWith(502, `<html>\n${'bad gateway '.repeat(100)}`))
   t.match(failure, { code: 'engine_failed', status: 502, message: /HTTP 502: <html> bad gateway/ })
   t.ok(failure.message.length < 300)
-  t.match((await outcome(t, answerWith(302, ''))).failure, { code: 'engine_failed' }, 'so is a redirect')
+  t.match((await getOutcome(t, respondWith(302, ''))).failure, { code: 'engine_failed' }, 'so is a redirect')
 })
 
 t.test('an invalid response is a failure', async (t) => {
   for (const stream of [true, false]) {
-    const html = await outcome(t, answerWith(200, '<html>login</html>', { 'content-type': 'text/html' }), {
-      stream,
-    })
+    const html = await getOutcome(
+      t,
+      respondWith(200, '<html>login</html>', { 'content-type': 'text/html' }),
+      {
+        stream,
+      },
+    )
     t.match(html.failure, { code: 'engine_failed', message: /did not respond with JSON: <html>login/ })
-    const empty = await outcome(t, answerWith(200, ''), { stream })
+    const empty = await getOutcome(t, respondWith(200, ''), { stream })
     t.match(empty.failure, { code: 'engine_failed' })
   }
 })
@@ -102,7 +104,7 @@ t.test("an error in a stream comes after the tokens before it, with the engine's
     { message: 'out of memory', code: 500 },
     { object: 'error', message: 'out of memory' },
   ]) {
-    const { events, failure } = await outcome(t, (_, response) => {
+    const { events, failure } = await getOutcome(t, (_, response) => {
       const send = openEventStream(response)
       send(token)
       send({ error })
@@ -117,14 +119,14 @@ t.test("an error in a stream comes after the tokens before it, with the engine's
 t.test(
   'a client error in a stream is a rejection with its status, before the tokens and after',
   async (t) => {
-    // vLLM 0.32.0 and SGLang 0.5.23, for an invalid regular expression, an hour apart.
+    // The errors of vLLM 0.32.0 and SGLang 0.5.23 for an invalid regular expression.
     const errors = [
       { message: 'bad regex', type: 'BadRequestError', param: null, code: 400 },
       { object: 'error', message: 'bad regex', type: 'BAD_REQUEST', param: null, code: 400 },
     ]
     for (const error of errors) {
       for (const before of [[], [token]]) {
-        const { events, failure } = await outcome(t, (_, response) => {
+        const { events, failure } = await getOutcome(t, (_, response) => {
           const send = openEventStream(response)
           for (const each of [...before, { error }, '[DONE]']) send(each)
           response.end()
@@ -137,7 +139,7 @@ t.test(
 )
 
 t.test('a request that the engine aborted is a failure, after the tokens before it', async (t) => {
-  const { events, failure } = await outcome(t, (_, response) => {
+  const { events, failure } = await getOutcome(t, (_, response) => {
     const send = openEventStream(response)
     send(token)
     send({ choices: [{ index: 0, delta: {}, finish_reason: 'abort' }] })
@@ -154,7 +156,7 @@ t.test('a stream that ends without a finish reason is lost, with or without [DON
     '',
     'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n',
   ]) {
-    const { events, failure } = await outcome(t, (_, response) => {
+    const { events, failure } = await getOutcome(t, (_, response) => {
       openEventStream(response)(token)
       response.end(end)
     })
@@ -216,7 +218,7 @@ t.test(
       ],
     ]
     for (const [what, script, stream] of scripts) {
-      const { events, failure } = await outcome(t, script, { stream, maxResponseBytes })
+      const { events, failure } = await getOutcome(t, script, { stream, maxResponseBytes })
       t.match(failure, { code: 'engine_failed', message: /more than 100000 bytes/ }, what)
       t.match(events, stream ? tokenEvents : [], `${what}: the tokens sampled before are delivered`)
     }
@@ -224,9 +226,9 @@ t.test(
 )
 
 t.test('a broken connection is lost, before the response, in a stream, in a complete response', async (t) => {
-  const before = await outcome(t, (_, response) => void response.destroy())
+  const before = await getOutcome(t, (_, response) => void response.destroy())
   t.match(before.failure, { code: 'engine_lost', status: 502 })
-  const streamed = await outcome(t, (_, response) => {
+  const streamed = await getOutcome(t, (_, response) => {
     openEventStream(response)(token)
     setTimeout(() => response.destroy(), 20)
   })
@@ -236,13 +238,13 @@ t.test('a broken connection is lost, before the response, in a stream, in a comp
     response.writeHead(200, { 'content-length': 1_000 }).write('{"choices":')
     setTimeout(() => response.destroy(), 20)
   }
-  t.match((await outcome(t, cut, { stream: false })).failure, { code: 'engine_lost' })
+  t.match((await getOutcome(t, cut, { stream: false })).failure, { code: 'engine_lost' })
 })
 
 t.test('a silent engine times out, before its response and during it', async (t) => {
-  const never = await outcome(t, () => {}, { maxSilenceMs: 50 })
+  const never = await getOutcome(t, () => {}, { maxSilenceMs: 50 })
   t.match(never.failure, { code: 'engine_timeout', status: 504 })
-  const midway = await outcome(t, (_, response) => void openEventStream(response)(token), {
+  const midway = await getOutcome(t, (_, response) => void openEventStream(response)(token), {
     maxSilenceMs: 50,
   })
   t.match(midway.events, tokenEvents)

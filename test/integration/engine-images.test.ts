@@ -14,25 +14,25 @@ import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-clie
 import { pull } from '../helpers/event-stream.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
-import { workerFor } from '../helpers/relay-rig.ts'
+import { startWorkerClient } from '../helpers/relay-rig.ts'
 import { readEvents, relayServerFor } from '../helpers/relay-server.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { startVisionEngine } from '../helpers/vision-engine.ts'
-import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
+import { createImagePart, createPngUrl, writeVisionModel } from '../helpers/vision-model.ts'
 
-const URLS = [pngUrl(56, 84), pngUrl(28, 28)]
+const URLS = [createPngUrl(56, 84), createPngUrl(28, 28)]
 const PROMPT = [1, 9, 9, 9, 2, 9, 3]
 const IMAGES = { tokenId: 9, tokens: [3, 1] }
 
-function imageRequest(body: Record<string, unknown> = {}, stream = true): GenerationRequest {
-  const messages = URLS.map((url) => ({ role: 'user', content: [imagePart(url)] }))
+function createImageRequest(body: Record<string, unknown> = {}, stream = true): GenerationRequest {
+  const messages = URLS.map((url) => ({ role: 'user', content: [createImagePart(url)] }))
   return {
     ...tokenRequest(PROMPT, { model: 'm', max_tokens: 7, ...body, messages }, stream),
     images: IMAGES,
   } as GenerationRequest
 }
 
-async function serverFor(t: Test, create: (options: { url: string }) => EngineClient, script: Script) {
+async function startServer(t: Test, create: (options: { url: string }) => EngineClient, script: Script) {
   const server = await startScriptedServer(script)
   const client = create({ url: server.url })
   t.teardown(async () => {
@@ -42,11 +42,11 @@ async function serverFor(t: Test, create: (options: { url: string }) => EngineCl
   return { client, server }
 }
 
-const run = async (client: EngineClient, request = imageRequest()) =>
+const run = async (client: EngineClient, request = createImageRequest()) =>
   fold(await collect(pull(client, request, noAbort)))
 
 /** Responds as SGLang 0.5.23 does: one placeholder per image becomes as many as it counts. */
-function sglang(counts: readonly number[] | undefined): Script {
+function respondAsSglang(counts: readonly number[] | undefined): Script {
   return ({ body }, response) => {
     if (body === undefined) return sendJson(response, { object: 'list', data: [] })
     let next = 0
@@ -69,7 +69,7 @@ function sglang(counts: readonly number[] | undefined): Script {
 }
 
 t.test('SGLang gets one placeholder and the pixels for each image, and reports its prompt', async (t) => {
-  const { client, server } = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
+  const { client, server } = await startServer(t, createSglangClient, respondAsSglang(IMAGES.tokens))
   const completion = await run(client)
   t.match(server.requests[0]?.body, {
     input_ids: [1, 9, 2, 9, 3],
@@ -84,9 +84,9 @@ t.test('SGLang gets one placeholder and the pixels for each image, and reports i
 t.test(
   'the prompt of an SGLang that counts differently is accepted, and an unreported one makes the turn inexact',
   async (t) => {
-    const other = await serverFor(t, createSglangClient, sglang([2, 1]))
+    const other = await startServer(t, createSglangClient, respondAsSglang([2, 1]))
     t.strictSame([...(await run(other.client)).start!.promptTokenIds!], [1, 9, 9, 2, 9, 3])
-    const silent = await serverFor(t, createSglangClient, (request, response) => {
+    const silent = await startServer(t, createSglangClient, (request, response) => {
       const withoutIds = { prompt_token_ids: undefined }
       const finish_reason = { type: 'stop', matched: 2 }
       sendJson(response, {
@@ -109,7 +109,7 @@ t.test(
  * Responds as vLLM 0.32 and 0.33 do: one placeholder per image becomes as many as it counts, with the edges that it
  * writes.
  */
-function vllm(counts: readonly number[], edges: readonly [number[], number[]] = [[], []]): Script {
+function respondAsVllm(counts: readonly number[], edges: readonly [number[], number[]] = [[], []]): Script {
   return ({ path, body }, response) => {
     if (path === '/version') return sendJson(response, { version: '0.32.0' })
     if (path === '/v1/completions/render')
@@ -133,8 +133,8 @@ function vllm(counts: readonly number[], edges: readonly [number[], number[]] = 
 
 t.test('vLLM reads the images itself, and reports the prompt with expanded placeholders', async (t) => {
   for (const stream of [false, true]) {
-    const { client, server } = await serverFor(t, createVllmClient, vllm(IMAGES.tokens))
-    const request = imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }, stream)
+    const { client, server } = await startServer(t, createVllmClient, respondAsVllm(IMAGES.tokens))
+    const request = createImageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }, stream)
     const completion = await run(client, request)
     const { path, body } = server.requests.at(-1)!
     t.equal(path, '/inference/v1/generate')
@@ -155,33 +155,33 @@ t.test('vLLM reads the images itself, and reports the prompt with expanded place
 })
 
 t.test(
-  'edges of images are left out for vLLM, which writes them, and kept for SGLang, which does not',
+  'edges of images are omitted for vLLM, which writes them, and sent to SGLang, which does not',
   async (t) => {
     const prompt = [1, 7, 9, 9, 9, 8, 7, 9, 8, 3]
-    const { images: _, ...request } = imageRequest()
+    const { images: _, ...request } = createImageRequest()
     const edged = {
       ...request,
       promptTokenIds: tokenRequest(prompt, {}, true).promptTokenIds,
       images: { ...IMAGES, edges: [7, 8] },
     } as GenerationRequest
-    const vllmServer = await serverFor(t, createVllmClient, vllm(IMAGES.tokens, [[7], [8]]))
+    const vllmServer = await startServer(t, createVllmClient, respondAsVllm(IMAGES.tokens, [[7], [8]]))
     t.strictSame([...(await run(vllmServer.client, edged)).start!.promptTokenIds!], prompt)
     t.strictSame(vllmServer.server.requests.at(-1)?.body.token_ids, [1, 9, 9, 3])
-    const sglangServer = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
+    const sglangServer = await startServer(t, createSglangClient, respondAsSglang(IMAGES.tokens))
     t.strictSame([...(await run(sglangServer.client, edged)).start!.promptTokenIds!], prompt)
     t.strictSame(sglangServer.server.requests.at(-1)?.body.input_ids, [1, 7, 9, 8, 7, 9, 8, 3])
   },
 )
 
 t.test('the sampling masks of a vLLM response after images are recorded', async (t) => {
-  const { client } = await serverFor(t, createVllmClient, (request, response) => {
-    if (request.path !== '/inference/v1/generate') return vllm([])(request, response)
+  const { client } = await startServer(t, createVllmClient, (request, response) => {
+    if (request.path !== '/inference/v1/generate') return respondAsVllm([])(request, response)
     const content = [5, 2].map((id) => ({ token: `token_id:${id}`, logprob: -0.5, top_logprobs: [] }))
     const choice = { index: 0, token_ids: [5, 2], logprobs: { content }, finish_reason: 'stop' }
     const choices = [{ ...choice, sampling_mask: [[5, 6, 7], [2]] }]
     sendJson(response, { prompt_token_ids: PROMPT, choices })
   })
-  const request = { ...imageRequest({ top_k: 8 }, false), record: { samplingMask: true } }
+  const request = { ...createImageRequest({ top_k: 8 }, false), record: { samplingMask: true } }
   const events = await collect(pull(client, request, noAbort))
   const masks = events.flatMap((event) =>
     event.type === 'delta' ? (event.details?.sampling_mask ?? []) : [],
@@ -197,10 +197,10 @@ t.test(
       ['0.31.2', {}, 'messages'],
       ['0.32.0', schema, 'response_format'],
     ] as const) {
-      const { client, server } = await serverFor(t, createVllmClient, (request, response) =>
-        request.path === '/version' ? sendJson(response, { version }) : vllm([])(request, response),
+      const { client, server } = await startServer(t, createVllmClient, (request, response) =>
+        request.path === '/version' ? sendJson(response, { version }) : respondAsVllm([])(request, response),
       )
-      await t.rejects(run(client, imageRequest(body)), { code: 'unsupported', param })
+      await t.rejects(run(client, createImageRequest(body)), { code: 'unsupported', param })
       t.notOk(server.requests.some(({ path }) => path === '/inference/v1/generate'))
     }
   },
@@ -210,18 +210,18 @@ t.test('engines that accept no images are reported', async (t) => {
   const embedded = new EmbeddedEngine()
   t.teardown(() => embedded.close())
   await t.rejects(run(embedded), { code: 'unsupported', message: /does not accept images with token ids/ })
-  const openai = await serverFor(t, createOpenaiClient, (_, response) => sendJson(response, {}))
+  const openai = await startServer(t, createOpenaiClient, (_, response) => sendJson(response, {}))
   await t.rejects(run(openai.client), { code: 'unsupported' })
 })
 
 t.test('a worker whose engines accept images gets them in the messages', async (t) => {
-  const engine = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
+  const engine = await startServer(t, createSglangClient, respondAsSglang(IMAGES.tokens))
   const { url, backend } = await relayServerFor(t)
   const local = createLocalBackend({ clients: [engine.client] })
   t.teardown(() => local.close())
   await local.listModels()
-  await once(workerFor(t, url, 'w', local), 'connected')
-  const [start] = await readEvents(backend, imageRequest())
+  await once(startWorkerClient(t, url, 'w', local), 'connected')
+  const [start] = await readEvents(backend, createImageRequest())
   t.match(engine.server.requests.at(-1)?.body, { input_ids: [1, 9, 2, 9, 3], image_data: URLS })
   t.strictSame(start?.type === 'start' && [...start.promptTokenIds!], PROMPT)
 })
@@ -229,19 +229,19 @@ t.test('a worker whose engines accept images gets them in the messages', async (
 t.test('a worker without image support never gets a request with images', async (t) => {
   const { url, backend } = await relayServerFor(t)
   await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
-  await t.rejects(readEvents(backend, imageRequest()), {
+  await t.rejects(readEvents(backend, createImageRequest()), {
     code: 'unsupported',
     message: /no worker accepts images/,
   })
 })
 
 t.test('images of a session are returned with its rows, once each', async (t) => {
-  const { directory, imageId } = visionModel(t)
+  const { directory, imageId } = writeVisionModel(t)
   const engine = await startVisionEngine(t, imageId, [6, 6, 4])
   const config = { tokenizer: directory, engineUrls: [engine.url], engineKind: 'sglang' as const }
   const proxy = await startProxy(t, { ...config, db: join(directory, 'proxy.db') })
-  const picture = (url: string) => ({ role: 'user', content: [imagePart(url)] })
-  const messages = [picture(URLS[0]!), picture(URLS[0]!), picture(URLS[1]!)]
+  const createMessage = (url: string) => ({ role: 'user', content: [createImagePart(url)] })
+  const messages = [createMessage(URLS[0]!), createMessage(URLS[0]!), createMessage(URLS[1]!)]
   for (const length of [1, 3]) {
     const response = await proxy.post('/s/v1/chat/completions', { messages: messages.slice(0, length) })
     t.ok(response.choices, JSON.stringify(response))

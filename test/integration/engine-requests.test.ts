@@ -81,20 +81,24 @@ t.test("llm-d's router gets its own token for the chosen engine back, until the 
     const choice = { engineUrls: [router.url], engineKind: kind, engineSessionHeader: 'X-Session-ID' }
     const [client] = openEngines(choice)
     t.teardown(() => client!.close())
-    const call = async (session: { sessionId: string; subagent?: string }) => {
+    const getSessionToken = async (session: { sessionId: string; subagent?: string }) => {
       await collect(pull(client!, { ...chatRequest({}, false), ...session }, noAbort)).catch(() => {})
       return router.requests.findLast(({ path }) => path === '/v1/chat/completions')?.headers[
         'x-session-token'
       ]
     }
-    t.equal(await call({ sessionId: 'a' }), undefined)
-    t.equal(await call({ sessionId: 'a' }), 'pod-of-a')
-    t.equal(await call({ sessionId: 'a', subagent: 'b' }), undefined, 'a sub-agent may be on another engine')
-    t.equal(await call({ sessionId: 'a', subagent: 'b' }), 'pod-of-a%2Fsubagent%3Ab')
-    t.equal(await call({ sessionId: 'c' }), undefined)
+    t.equal(await getSessionToken({ sessionId: 'a' }), undefined)
+    t.equal(await getSessionToken({ sessionId: 'a' }), 'pod-of-a')
+    t.equal(
+      await getSessionToken({ sessionId: 'a', subagent: 'b' }),
+      undefined,
+      'a sub-agent may be on another engine',
+    )
+    t.equal(await getSessionToken({ sessionId: 'a', subagent: 'b' }), 'pod-of-a%2Fsubagent%3Ab')
+    t.equal(await getSessionToken({ sessionId: 'c' }), undefined)
     client!.endSession!('a')
-    t.equal(await call({ sessionId: 'a' }), undefined)
-    t.equal(await call({ sessionId: 'c' }), 'pod-of-c')
+    t.equal(await getSessionToken({ sessionId: 'a' }), undefined)
+    t.equal(await getSessionToken({ sessionId: 'c' }), 'pod-of-c')
   }
 })
 
@@ -130,9 +134,9 @@ t.test("vLLM's chat requests, whatever the agent requested", async (t) => {
 })
 
 t.test(
-  'a vLLM whose streams lose ids is reported at the start, and gets requests without streaming',
+  'a vLLM whose streams drop ids is reported at the start, and gets requests without streaming',
   async (t) => {
-    const versions: [version: string, isWhole: boolean][] = [
+    const versions: [version: string, isComplete: boolean][] = [
       ['0.12.0', true],
       ['0.10.2', true],
       ['0.13.0', false],
@@ -176,14 +180,14 @@ t.test('messages that are serialized already are sent unchanged', async (t) => {
     await collect(pull(client, request, noAbort))
     const messagesJson = [Buffer.from('{"content": "Hello", "role": "user"}')]
     await collect(pull(client, { ...request, messagesJson }, noAbort))
-    const [written, taken] = bodies()
-    t.strictSame(taken, written)
+    const [serialized, forwarded] = bodies()
+    t.strictSame(forwarded, serialized)
   }
   const { client, bodies } = await setUp(t, createVllmClient)
   const messagesJson = [Buffer.from('{"role":"user","content":"Hello"}')]
   const promptTokenIds = PromptIds.of(1, 2)
   await collect(pull(client, { ...chatRequest({}), promptTokenIds, messagesJson }, noAbort))
-  t.strictSame([bodies()[0]?.messages, bodies()[0]?.prompt], [undefined, [1, 2]], 'ids take their place')
+  t.strictSame([bodies()[0]?.messages, bodies()[0]?.prompt], [undefined, [1, 2]], 'ids replace them')
 })
 
 t.test('an agent that requests logprobs keeps its number of alternatives', async (t) => {
@@ -212,7 +216,7 @@ t.test(
     t.equal(first.logprobs.length, 4, 'logprobs are still recorded')
     t.equal(first.tokenIds.length, 0)
     t.equal(client.warning, undefined, 'one rejection proves nothing')
-    for (let call = 2; call <= 4; call += 1)
+    for (let count = 2; count <= 4; count += 1)
       await collect(pull(client, chatRequest({ model: 'fake' }), noAbort))
     t.same(
       bodies().map((body) => body.return_token_ids),
@@ -226,7 +230,7 @@ t.test(
 t.test('an engine that accepts the fields a second later gets them again', async (t) => {
   for (const createClient of [createOpenaiClient, createSglangClient]) {
     const { client, bodies, engine } = await setUp(t, createClient)
-    engine.refuseNext(1)
+    engine.rejectNext(1)
     await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort))
     const exact = fold(await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort)))
     t.ok(exact.tokenIds.length > 0)
@@ -239,26 +243,30 @@ t.test('a replaced engine gets all fields again, after a failed check or some re
     const { client, engine } = await setUp(t, createOpenaiClient)
     const sendRequest = async () =>
       fold(await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort)))
-    engine.refuseIds(true)
-    for (let call = 0; call < 4; call += 1) t.same((await sendRequest()).tokenIds, [])
+    engine.rejectIds(true)
+    for (let count = 0; count < 4; count += 1) t.same((await sendRequest()).tokenIds, [])
     t.match(client.warning, /token ids/)
-    engine.refuseIds(false)
-    t.same((await sendRequest()).tokenIds, [], 'which cannot be known')
+    engine.rejectIds(false)
+    t.same((await sendRequest()).tokenIds, [], 'the client cannot know of the change')
     if (checks) {
       engine.fail(true)
       await t.rejects(client.checkHealth(noAbort))
       engine.fail(false)
       await client.checkHealth(noAbort)
-    } else for (let call = 0; call < 50 && client.warning; call += 1) await sendRequest()
+    } else for (let count = 0; count < 50 && client.warning; count += 1) await sendRequest()
     t.ok((await sendRequest()).tokenIds.length > 0)
     t.equal(client.warning, undefined)
   }
 })
 
 t.test('ids take precedence over streaming for an engine that does not support both', async (t) => {
-  const refusal = { object: 'error', message: 'return_token_ids is not supported with streaming', code: 400 }
+  const rejection = {
+    object: 'error',
+    message: 'return_token_ids is not supported with streaming',
+    code: 400,
+  }
   const server = await startScriptedServer(({ body }, response) => {
-    if (body.stream && body.return_token_ids) return sendJson(response, refusal, 400)
+    if (body.stream && body.return_token_ids) return sendJson(response, rejection, 400)
     t.notOk(body.stream_options)
     const choice = {
       index: 0,
@@ -270,11 +278,11 @@ t.test('ids take precedence over streaming for an engine that does not support b
     sendJson(response, { choices: [choice] })
   })
   const client = createOpenaiClient({ url: server.url })
-  for (let call = 0; call < 4; call += 1) {
+  for (let count = 0; count < 4; count += 1) {
     const completion = fold(await collect(pull(client, chatRequest({ model: 'sglang' }), noAbort)))
     t.same([completion.content, completion.tokenIds], ['hi', [7]])
   }
-  t.equal(server.requests.length, 7, 'which is remembered')
+  t.equal(server.requests.length, 7, 'the client remembers it')
   await client.close()
   await server.close()
 })
@@ -329,10 +337,10 @@ t.test('health', async (t) => {
     2,
   )
   t.same(old.paths.filter((path) => path === '/weight_info').length, 1, 'a missing route is requested once')
-  const resting = async (says: Record<string, boolean>) => {
+  const getUnavailable = async (states: Record<string, boolean>) => {
     const { health } = await sendRequest(({ path }, response) => {
       if (path === '/v1/models') return sendJson(response, models)
-      const reply = says[path.slice(1)]
+      const reply = states[path.slice(1)]
       sendJson(
         response,
         reply === undefined ? {} : { [path.slice(1)]: reply },
@@ -341,9 +349,9 @@ t.test('health', async (t) => {
     })
     return health.unavailable
   }
-  t.equal(await resting({ is_paused: true, is_sleeping: true }), 'paused')
-  t.equal(await resting({ is_sleeping: true }), 'asleep', 'only if it is not paused')
-  t.equal(await resting({ is_paused: false, is_sleeping: false }), undefined)
+  t.equal(await getUnavailable({ is_paused: true, is_sleeping: true }), 'paused')
+  t.equal(await getUnavailable({ is_sleeping: true }), 'asleep', 'only if it is not paused')
+  t.equal(await getUnavailable({ is_paused: false, is_sleeping: false }), undefined)
   const failing: [string, Script][] = [
     [
       'a dead engine behind its server',
@@ -420,12 +428,12 @@ t.test('an agent that declares its sub-agents has them forwarded to routers', as
   t.teardown(() => engine.close())
   const proxy = await startProxy(t, { engineUrls: [engine.url] })
   const body = JSON.stringify({ model: 'fake', messages: [{ role: 'user', content: 'hi' }] })
-  const lines = { 'subagent:critic': 's/subagent:critic', subagent: 's', main: 's' }
-  for (const [line, session] of Object.entries(lines)) {
-    const headers = { 'content-type': 'application/json', 'x-llm-proxy-line': line }
+  const sessions = { 'subagent:critic': 's/subagent:critic', subagent: 's', main: 's' }
+  for (const [agentRole, session] of Object.entries(sessions)) {
+    const headers = { 'content-type': 'application/json', 'x-llm-proxy-line': agentRole }
     await (await fetch(`${proxy.baseUrl('s')}/chat/completions`, { method: 'POST', headers, body })).text()
     const { headers: sentHeaders } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
-    t.equal(sentHeaders['x-session-id'], encodeURIComponent(session), line)
+    t.equal(sentHeaders['x-session-id'], encodeURIComponent(session), agentRole)
   }
 })
 

@@ -18,7 +18,7 @@ import { startEngine } from '../helpers/engine.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { startFakeSglang } from '../helpers/fake-sglang.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
-import { listingLogger } from '../helpers/listing-logger.ts'
+import { createListingLogger } from '../helpers/listing-logger.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
@@ -100,7 +100,7 @@ t.test("vLLM's requests in token mode", async (t) => {
 })
 
 /** Returns the script of an unhealthy vLLM that samples one token after the prompt that it saw. */
-const sampledAfter =
+const createSamplingScript =
   (seen: () => readonly number[]): Script =>
   ({ body, method }, response) => {
     if (method === 'GET') return sendJson(response, { data: [] }, 503)
@@ -114,31 +114,35 @@ const sampledAfter =
 
 t.test('vLLM returns one prompt of 32, and all once it has seen another one', async (t) => {
   let seen = [5, 6, 7]
-  const script = sampledAfter(() => seen)
+  const script = createSamplingScript(() => seen)
   const { client, server } = createClient(t, createVllmClient, await startScriptedServer(script))
   const sendRequest = async () => {
     const { start, tokenIds, logprobs } = await run(client, { max_tokens: 1 }, false)
     t.same([[...tokenIds], [...logprobs]], [[9], [-1]])
     return [...start!.promptTokenIds!]
   }
-  const repeat = () =>
+  const listIdRequests = () =>
     server.requests
       .filter(({ method }) => method === 'POST')
       .map(({ body }) => body.return_token_ids === true)
-  for (let call = 0; call < 33; call += 1) t.same(await sendRequest(), [5, 6, 7])
-  t.same(repeat(), [true, ...Array(31).fill(false), true])
+  for (let count = 0; count < 33; count += 1) t.same(await sendRequest(), [5, 6, 7])
+  t.same(listIdRequests(), [true, ...Array(31).fill(false), true])
   await client.checkHealth(noAbort).catch(() => {})
   seen = [5, 6, 8]
   t.same(await sendRequest(), seen, 'after a failed health check the prompt ids are requested again')
   t.same(await sendRequest(), seen)
-  t.same(repeat().slice(-2), [true, true], 'and one that saw another prompt, each time')
+  t.same(
+    listIdRequests().slice(-2),
+    [true, true],
+    'from an engine that saw another prompt they are requested each time',
+  )
 })
 
 t.test(
   'an unknown prompt of another length fails the request, and the next one requests its prompt ids',
   async (t) => {
     let seen = [5, 6, 7]
-    const script = sampledAfter(() => seen)
+    const script = createSamplingScript(() => seen)
     const { client } = createClient(t, createVllmClient, await startScriptedServer(script))
     await run(client, { max_tokens: 1 }, false)
     seen = [1, 5, 6, 7]
@@ -166,11 +170,11 @@ t.test('a request without a limit may fill the context', async (t) => {
     await run(client, { model, max_tokens: null }, false)
     t.equal(server.requests.at(-1)?.body.max_tokens, expected, `of ${model}`)
   }
-  t.equal(server.requests.filter(({ path }) => path === '/v1/models').length, 1, 'which is requested once')
+  t.equal(server.requests.filter(({ path }) => path === '/v1/models').length, 1, 'the list is requested once')
   models.splice(0, 3, { id: 'base', max_model_len: 50 })
   await client.checkHealth(noAbort)
   await run(client, { max_tokens: null }, false)
-  t.equal(server.requests.at(-1)?.body.max_tokens, 47, 'and is read again with each health check')
+  t.equal(server.requests.at(-1)?.body.max_tokens, 47, 'the list is read again with each health check')
   models[0] = { id: 'base' }
   await client.checkHealth(noAbort)
   await t.rejects(run(client, { max_tokens: null }), { code: 'unsupported', param: 'max_tokens' })
@@ -240,7 +244,7 @@ t.test("vLLM's wire returns the same in token mode as in chat mode, before parsi
 
 t.test('a chat of SGLang is requested without streaming, because its streams have no ids', async (t) => {
   const { client, server } = createClient(t, createSglangClient, await startFakeSglang())
-  for (let call = 0; call < 4; call += 1) {
+  for (let count = 0; count < 4; count += 1) {
     const completion = fold(await collect(pull(client, chatRequest({ model: 'fake' }), noAbort)))
     t.equal(completion.content, 'Hello there, agent')
     t.equal(findInexactReason(completion), null)
@@ -249,7 +253,7 @@ t.test('a chat of SGLang is requested without streaming, because its streams hav
   t.same(
     server.requests.map(({ path, body }) => [path, body.stream]),
     [true, false, true, false, true, false, false].map((stream) => ['/v1/chat/completions', stream]),
-    'which is remembered after three rejections',
+    'the client remembers it after three rejections',
   )
   const text = fold(await collect(pull(client, completionRequest({ prompt: [5, 6] }), noAbort)))
   t.equal(findInexactReason(text), null, 'a completion is streamed')
@@ -277,15 +281,15 @@ t.test("SGLang's requests in token mode", async (t) => {
 
 t.test('a limit above the length that SGLang serves is the rest of that length', async (t) => {
   const { client, server } = createClient(t, createSglangClient, await startFakeSglang())
-  const limitAsked = async (limit: Record<string, number>) => {
+  const getRequestedLimit = async (limit: Record<string, number>) => {
     await run(client, limit)
     return server.requests.at(-1)!.body.sampling_params
   }
-  t.same(await limitAsked({ max_tokens: 5_000 }), { max_new_tokens: 5_000 }, 'before any health check')
+  t.same(await getRequestedLimit({ max_tokens: 5_000 }), { max_new_tokens: 5_000 }, 'before any health check')
   await client.checkHealth(noAbort)
-  t.same(await limitAsked({ max_tokens: 4_092 }), { max_new_tokens: 4_092 })
-  t.same(await limitAsked({ max_tokens: 4_093 }), { max_new_tokens: null })
-  t.same(await limitAsked({ max_completion_tokens: 40_957, max_tokens: 5 }), { max_new_tokens: null })
+  t.same(await getRequestedLimit({ max_tokens: 4_092 }), { max_new_tokens: 4_092 })
+  t.same(await getRequestedLimit({ max_tokens: 4_093 }), { max_new_tokens: null })
+  t.same(await getRequestedLimit({ max_completion_tokens: 40_957, max_tokens: 5 }), { max_new_tokens: null })
 })
 
 t.test('rejections and failures of SGLang keep their message', async (t) => {
@@ -358,7 +362,7 @@ t.test('the health of SGLang', async (t) => {
 
 t.test('an engine of an unknown kind is probed before token mode is rejected', async (t) => {
   const vllm = createClient(t, createAutoClient, await startFakeVllm())
-  t.equal(vllm.client.takesTokenIds, true, 'it may')
+  t.equal(vllm.client.takesTokenIds, true, 'the engine may accept them')
   t.equal(findInexactReason(await run(vllm.client, {})), null)
   const other = createClient(t, createAutoClient, await startFakeVllm({ strict: true }))
   await t.rejects(run(other.client, {}), { code: 'unsupported' })
@@ -379,7 +383,7 @@ t.test('health reports which engines accept token ids', async (t) => {
 
 t.test('a start with an engine that serves less context than the model has is a warning', async (t) => {
   const { url } = await startEngine(t)
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const config = { engineUrls: [url], tokenizer: 'embedded', contextLength: 1_000_000 }
   const proxy = await startProxy(t, config, logger)
   t.match(

@@ -12,7 +12,7 @@ import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 const TEXT = 'Größe: 12 px, naïve — ok?\n\n  日本語 and 🦊🦊 <tool_call>{"a": 1}</tool_call>'
 
-const serving = (client: ReturnType<typeof createVllmClient>, healthy = true) => ({
+const createServingEngine = (client: ReturnType<typeof createVllmClient>, healthy = true) => ({
   client,
   watch: { healthy, models: [{ id: 'm' }] },
 })
@@ -45,7 +45,7 @@ t.test('the text of a token is requested once', async (t) => {
     await client.close()
     await server.close()
   })
-  const texts = createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client)])
+  const texts = createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [createServingEngine(client)])
   t.match(await texts('m', Int32Array.of(5, 6, 5)), { source: client.name, texts: [' t5', ' t6', ' t5'] })
   t.equal(requestCount, 2)
   t.match(await texts('m', Int32Array.of(6, 5)), { texts: [' t6', ' t5'] })
@@ -54,7 +54,7 @@ t.test('the text of a token is requested once', async (t) => {
   t.equal(requestCount, 3)
   t.equal(await texts('another', Int32Array.of(6)), undefined, 'no engine serves the model')
   t.equal(
-    await createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client, false)])(
+    await createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [createServingEngine(client, false)])(
       'm',
       Int32Array.of(6),
     ),
@@ -76,7 +76,7 @@ t.test('an engine without the route, or with an invalid response, reports nothin
       await server.close()
     })
     t.equal(
-      await createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client)])(
+      await createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [createServingEngine(client)])(
         'm',
         Int32Array.of(5),
       ),

@@ -8,8 +8,8 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import { findInexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort } from '../conformance/engine-client.ts'
-import { CALLS, QUESTIONS } from '../engines/wires/calls.ts'
 import { CLIENTS } from '../engines/wires/clients.ts'
+import { QUESTIONS, REQUESTS } from '../engines/wires/requests.ts'
 import { type Exchange, type RecordedEngine, startReplay, type Wire } from '../engines/wires/wire.ts'
 import { pull } from '../helpers/event-stream.ts'
 
@@ -28,10 +28,10 @@ async function createClient(t: Test, engine: string, exchanges: readonly Exchang
 
 async function getResponse(t: Test, engine: string, wire: Wire, cutAt?: number) {
   const client = await createClient(t, engine, wire.exchanges, cutAt)
-  return pull(client, CALLS[wire.call]!.request(wire.stream), noAbort)
+  return pull(client, REQUESTS[wire.call]!.request(wire.stream), noAbort)
 }
 
-async function thrownBy(run: () => Promise<unknown>): Promise<unknown> {
+async function catchError(run: () => Promise<unknown>): Promise<unknown> {
   try {
     return await run()
   } catch (thrown) {
@@ -52,31 +52,31 @@ async function checkSampled(t: Test, engine: string, wire: Wire): Promise<void> 
 
 async function checkCut(t: Test, engine: string, wire: Wire): Promise<void> {
   const ids: number[] = []
-  const thrown = await thrownBy(async () => {
+  const thrown = await catchError(async () => {
     for await (const batch of await getResponse(t, engine, wire, CUT_AT))
       for (const event of batch) if (event.type === 'delta') ids.push(...(event.tokenIds ?? []))
   })
   t.match(thrown, { code: 'engine_lost' }, 'the request fails')
   t.ok(ids.length > 0 && ids.length < wire.core!.ids.length, `after ${ids.length} ids`)
-  t.strictSame(ids, wire.core!.ids.slice(0, ids.length), 'those before are as sampled')
+  t.strictSame(ids, wire.core!.ids.slice(0, ids.length), 'the ids before the cut are as sampled')
 }
 
 for (const file of readdirSync(FOLDER)) {
   const text = readFileSync(join(FOLDER, file), 'utf8')
   const { engine, wires, questions } = JSON.parse(text) as RecordedEngine
   t.test(engine, async (t) => {
-    for (const { question, exchanges, answer: response } of questions)
+    for (const { question, exchanges, answer: expected } of questions)
       t.test(question, async (t) => {
-        const made = await QUESTIONS[question]!(await createClient(t, engine, exchanges))
-        t.strictSame(JSON.parse(JSON.stringify(made)), response)
+        const actual = await QUESTIONS[question]!(await createClient(t, engine, exchanges))
+        t.strictSame(JSON.parse(JSON.stringify(actual)), expected)
       })
     for (const wire of wires)
       t.test(wire.name, async (t) => {
-        const { refused: rejected } = CALLS[wire.call]!
-        if (rejected !== undefined) {
-          const thrown = await thrownBy(async () => collect(await getResponse(t, engine, wire)))
+        const { rejectedStatus } = REQUESTS[wire.call]!
+        if (rejectedStatus !== undefined) {
+          const thrown = await catchError(async () => collect(await getResponse(t, engine, wire)))
           t.ok(thrown instanceof ProxyError)
-          t.match(thrown, { code: 'engine_rejected', status: rejected })
+          t.match(thrown, { code: 'engine_rejected', status: rejectedStatus })
           return
         }
         await checkSampled(t, engine, wire)

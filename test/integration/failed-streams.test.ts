@@ -1,4 +1,4 @@
-/** Streams whose engine is lost after their first tokens, as each dialect's clients read them. */
+/** Streams whose engine disconnects after the first tokens, as clients of each dialect read them. */
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import { completeResponse } from '../helpers/scripted-backend.ts'
@@ -27,7 +27,7 @@ async function readChunks(t: Test, path: string, body: object, code: 'engine_los
   return chunks
 }
 
-const lastEvent = (chunks: readonly string[]) => JSON.parse(/data: (.*)\n\n$/.exec(chunks.join(''))![1]!)
+const parseLastEvent = (chunks: readonly string[]) => JSON.parse(/data: (.*)\n\n$/.exec(chunks.join(''))![1]!)
 
 t.test('the message of a lost engine contains its status, by which agents decide to retry', async (t) => {
   const paths: [string, object, object][] = [
@@ -40,20 +40,20 @@ t.test('the message of a lost engine contains its status, by which agents decide
       { type: 'response.failed', response: { error: { code: 'engine_lost', message: LOST } } },
     ],
   ]
-  for (const [path, body, wanted] of paths)
-    t.match(lastEvent(await readChunks(t, path, body, 'engine_lost')), wanted, path)
+  for (const [path, body, expected] of paths)
+    t.match(parseLastEvent(await readChunks(t, path, body, 'engine_lost')), expected, path)
 })
 
 t.test("an agent's error has the engine's message", async (t) => {
   const chunks = await readChunks(t, 'v1/chat/completions', CHAT, 'engine_rejected')
-  t.match(lastEvent(chunks), { error: { message: 'the connection to the engine was lost' } })
+  t.match(parseLastEvent(chunks), { error: { message: 'the connection to the engine was lost' } })
 })
 
 t.test("Gemini's events end with the error as an event, followed by bare JSON", async (t) => {
   const chunks = await readChunks(t, 'v1beta/models/m:streamGenerateContent?alt=sse', GEMINI, 'engine_lost')
   const error = { error: { code: 502, status: 'INTERNAL', message: LOST } }
   const [, events, rest] = /^(.*\n\n)(.*)$/s.exec(chunks.join(''))!
-  t.match(lastEvent([events!]), error, 'for clients that read events')
+  t.match(parseLastEvent([events!]), error, 'for clients that read events')
   t.match(JSON.parse(rest!), error, "for Gemini CLI's SDK, which rejects a partial event")
 })
 

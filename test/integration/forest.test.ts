@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import { TokenForest } from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
-import { recordTurn, type SessionsApi, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
+import { findSchemaErrors, recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 
 const DOCS = readFileSync(join(import.meta.dirname, '../../docs/http-api.md'), 'utf8')
 const UNPACK = /```python forest\n(.*?)```/s.exec(DOCS)![1]!
@@ -18,7 +18,7 @@ const array = (...ids: number[]) => Int32Array.from(ids)
 const PROMPT = Array.from({ length: 300 }, (_, id) => id)
 
 /** Records two samples of one prompt, each with two turns and a branch. */
-async function group({ store, sessions }: SessionsApi): Promise<void> {
+async function recordGroup({ store, sessions }: SessionsApi): Promise<void> {
   for (const [i, sessionId] of ['a', 'b/c'].entries()) {
     await sessions.create({ sessionId, metadata: { task: 7 } })
     const sampled = {
@@ -30,12 +30,12 @@ async function group({ store, sessions }: SessionsApi): Promise<void> {
       details: packTokenData({ advantages: [0.5, -0.5] }),
     }
     await recordTurn(store, sessionId, 0, sampled)
-    for (const [index, glue] of [
+    for (const [index, bridgeToken] of [
       [1, 500],
       [2, 501],
     ] as const) {
       await recordTurn(store, sessionId, index, {
-        promptTokenIds: array(...PROMPT, 1_000, 1_001 + i, glue),
+        promptTokenIds: array(...PROMPT, 1_000, 1_001 + i, bridgeToken),
         completionTokenIds: array(2_000 + index),
       })
     }
@@ -48,12 +48,12 @@ async function group({ store, sessions }: SessionsApi): Promise<void> {
 
 t.test(`an unpacked forest equals the rows of the sessions, and contains a common prompt once`, async (t) => {
   const api = await startSessionsApi(t)
-  await group(api)
+  await recordGroup(api)
   const get = async (path: string) => (await api.call('GET', path)).body
   const getRows = async (id: string) =>
     (await get(`/sessions/${encodeURIComponent(id)}/trajectories`)).trajectories
   const all = await get('/forest?metadata.task=7')
-  t.same(schemaErrors(TokenForest, all), [])
+  t.same(findSchemaErrors(TokenForest, all), [])
   t.same(
     all.sessions.map(({ session_id: id }: { session_id: string }) => id),
     ['a', 'b/c'],
@@ -64,12 +64,12 @@ t.test(`an unpacked forest equals the rows of the sessions, and contains a commo
     [await get('/sessions/b%2Fc/forest'), ['b/c']],
     [await get('/sessions/other/forest'), ['other']],
   ] as const) {
-    const wanted = (await Promise.all(ids.map(getRows))).flat()
+    const expected = (await Promise.all(ids.map(getRows))).flat()
     const rows = unpack(forest).map(({ session_id: _id, leaf: _leaf, ...row }: Record<string, unknown>) => {
       const { prompt_tokens: _prompt, response_tokens: _response, ...rest } = row
       return rest
     })
-    t.same(rows, wanted, ids.join())
+    t.same(rows, expected, ids.join())
   }
   const prompts = all.nodes.filter(({ ids }: { ids: number[] }) => ids.length === PROMPT.length)
   t.equal(prompts.length, 1)
@@ -77,7 +77,7 @@ t.test(`an unpacked forest equals the rows of the sessions, and contains a commo
 
 t.test(`a sampled node has the details of its tokens, once`, async (t) => {
   const api = await startSessionsApi(t)
-  await group(api)
+  await recordGroup(api)
   const { nodes } = (await api.call('GET', '/sessions/a/forest?details=advantages,weight_versions')).body
   t.match(nodes[1], {
     session_id: 'a',
@@ -96,7 +96,7 @@ t.test(`a sampled node has the details of its tokens, once`, async (t) => {
 
 t.test('fields and selections that a forest does not support are rejected', async (t) => {
   const api = await startSessionsApi(t)
-  await group(api)
+  await recordGroup(api)
   for (const [path, status, detail] of [
     ['/sessions/a/forest?details=routed_experts', 400, /only available in rows/],
     ['/sessions/a/forest?details=nothing', 400, /not a detail/],

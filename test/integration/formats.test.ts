@@ -6,7 +6,7 @@ import { recordToolSession } from '../helpers/tool-session.ts'
 // biome-ignore lint/suspicious/noExplicitAny: documents of any shape
 type Json = any
 
-async function lines({ url }: SessionsApi, path: string): Promise<Json[]> {
+async function readLines({ url }: SessionsApi, path: string): Promise<Json[]> {
   const response = await fetch(url + path)
   t.equal(response.status, 200)
   t.match(response.headers.get('content-type'), 'application/x-ndjson')
@@ -21,7 +21,7 @@ async function lines({ url }: SessionsApi, path: string): Promise<Json[]> {
 t.test(`a session in ATIF has one step per message, and each result at its tool call`, async (t) => {
   const api = await startSessionsApi(t)
   await recordToolSession(api, 'a/b', 1)
-  const [document] = await lines(api, '/sessions/a%2Fb/export?format=atif')
+  const [document] = await readLines(api, '/sessions/a%2Fb/export?format=atif')
   t.match(document, {
     schema_version: 'ATIF-v1.7',
     session_id: 'a/b',
@@ -68,17 +68,17 @@ t.test(`a session in ATIF has one step per message, and each result at its tool 
       steps: [{ source: 'system' }, { source: 'user' }, { source: 'agent' }],
     },
   ])
-  const [light] = await lines(api, '/sessions/a%2Fb/export?format=atif&ids=false&select=main')
-  t.notOk(JSON.stringify(light).includes('token_ids'))
-  t.equal(light.subagent_trajectories, undefined)
-  const [full] = await lines(api, '/sessions/a%2Fb/export?format=atif&side_calls=true')
+  const [withoutIds] = await readLines(api, '/sessions/a%2Fb/export?format=atif&ids=false&select=main')
+  t.notOk(JSON.stringify(withoutIds).includes('token_ids'))
+  t.equal(withoutIds.subagent_trajectories, undefined)
+  const [full] = await readLines(api, '/sessions/a%2Fb/export?format=atif&side_calls=true')
   t.equal(full.subagent_trajectories.length, 2)
 })
 
 t.test(`a training trace has each trained turn once, with the prompt of its completion`, async (t) => {
   const api = await startSessionsApi(t)
   await recordToolSession(api, 's', 1)
-  const [trace] = await lines(api, '/sessions/s/export?format=training_trace')
+  const [trace] = await readLines(api, '/sessions/s/export?format=training_trace')
   t.equal(trace.schema_version, 1)
   t.strictSame(
     trace.turns.map((turn: Json) => [turn.node_id, turn.completion_token_ids, turn.per_token_logps]),
@@ -105,7 +105,7 @@ t.test(`a training trace has each trained turn once, with the prompt of its comp
 t.test(`rows to fine-tune on have the sampled tokens as labels, and no others`, async (t) => {
   const api = await startSessionsApi(t)
   await recordToolSession(api, 's', 1)
-  const [main, helper, ...others] = await lines(api, '/sessions/s/export?format=sft')
+  const [main, helper, ...others] = await readLines(api, '/sessions/s/export?format=sft')
   t.match(main, { session_id: 's', line: 'main', num_turns: 2, reward: 1 })
   t.equal(main.input_ids.length, main.labels.length)
   t.strictSame(main.labels.slice(20), [100, 101, -100, 201])
@@ -122,7 +122,7 @@ t.test('a rewritten history is copied context, and its completion is a separate 
   await recordTurn(api.store, 's', 0, { requestMessages: [task] })
   const summary = '{"role":"user","content":"In short"}'
   await recordTurn(api.store, 's', 1, { requestMessages: [summary, task, message, go] })
-  const [{ steps }] = await lines(api, '/sessions/s/export?format=atif')
+  const [{ steps }] = await readLines(api, '/sessions/s/export?format=atif')
   t.strictSame(
     steps.map(({ source, message, is_copied_context: copied }: Json) => [source, message, copied]),
     [
@@ -148,7 +148,7 @@ t.test('images are parts with their addresses; inline images are described by a 
     image('https://example.com/b'),
   ]
   await recordTurn(api.store, 's', 0, { requestMessages: [JSON.stringify({ role: 'user', content })] })
-  const [{ steps }] = await lines(api, '/sessions/s/export?format=atif')
+  const [{ steps }] = await readLines(api, '/sessions/s/export?format=atif')
   t.strictSame(steps[0].message, [
     { type: 'text', text: 'Look' },
     { type: 'image', source: { media_type: 'image/png', path: 'https://example.com/a.PNG?size=1' } },
@@ -163,7 +163,7 @@ t.test('a prompt of Completions is a step with only its new part, followed by it
   const completion = { dialect: 'completions', requestMessages: [] }
   await recordTurn(api.store, 's', 0, { ...completion, promptPieces: ['"Once'] })
   await recordTurn(api.store, 's', 1, { ...completion, promptPieces: ['"Once upon'] })
-  const [{ steps }] = await lines(api, '/sessions/s/export?format=atif')
+  const [{ steps }] = await readLines(api, '/sessions/s/export?format=atif')
   t.strictSame(
     steps.map(({ message }: Json) => message),
     ['Once', 'hello', ' upon', 'hello'],
@@ -173,9 +173,9 @@ t.test('a prompt of Completions is a step with only its new part, followed by it
 t.test('an export without turns has no lines, and an unknown format is rejected', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
-  t.strictSame(await lines(api, '/sessions/s/export?format=atif'), [])
-  t.strictSame(await lines(api, '/sessions/s/export?format=sft&finished_only=true'), [])
-  t.strictSame(await lines(api, '/sessions/s/export?format=training_trace'), [
+  t.strictSame(await readLines(api, '/sessions/s/export?format=atif'), [])
+  t.strictSame(await readLines(api, '/sessions/s/export?format=sft&finished_only=true'), [])
+  t.strictSame(await readLines(api, '/sessions/s/export?format=training_trace'), [
     { schema_version: 1, turns: [] },
   ])
   t.equal((await fetch(`${api.url}/sessions/s/export?format=csv`)).status, 400)

@@ -8,7 +8,7 @@ import { until } from '../helpers/until.ts'
 const OK = { code: 200, body: '{"status":"ok"}' }
 
 /** Polls on a thread until the response has this status, while this thread is blocked. @returns whether it had */
-async function answersWhileStuck(t: Test, url: string, status: number): Promise<boolean> {
+async function respondsWhileBlocked(t: Test, url: string, status: number): Promise<boolean> {
   const shared = new SharedArrayBuffer(8)
   const [BEGIN, DONE] = [0, 1]
   const flags = new Int32Array(shared)
@@ -16,17 +16,17 @@ async function answersWhileStuck(t: Test, url: string, status: number): Promise<
     const { workerData: { url, status, shared } } = require('node:worker_threads')
     const flags = new Int32Array(shared)
     const http = require('node:http')
-    const ask = () => http.get(url, (response) => {
+    const poll = () => http.get(url, (response) => {
       response.resume()
-      if (response.statusCode !== status) return setTimeout(ask, 5)
+      if (response.statusCode !== status) return setTimeout(poll, 5)
       Atomics.store(flags, ${DONE}, 1)
       Atomics.notify(flags, ${DONE})
     })
     Atomics.wait(flags, ${BEGIN}, 0)
-    ask()`
-  const asker = new Worker(code, { eval: true, workerData: { url, status, shared } })
-  t.teardown(() => asker.terminate())
-  await new Promise((resolve) => asker.once('online', resolve))
+    poll()`
+  const poller = new Worker(code, { eval: true, workerData: { url, status, shared } })
+  t.teardown(() => poller.terminate())
+  await new Promise((resolve) => poller.once('online', resolve))
   Atomics.store(flags, BEGIN, 1)
   Atomics.notify(flags, BEGIN)
   return Atomics.wait(flags, DONE, 0, 60_000) !== 'timed-out'
@@ -35,7 +35,7 @@ async function answersWhileStuck(t: Test, url: string, status: number): Promise<
 t.test("the health port responds while the proxy's thread is blocked", async (t) => {
   const proxy = await startProxy(t, { healthPort: 0 })
   const { healthUrl } = proxy.server
-  t.ok(await answersWhileStuck(t, healthUrl!, 200))
+  t.ok(await respondsWhileBlocked(t, healthUrl!, 200))
 })
 
 t.test('it returns what /health returns without a key, and nothing else', async (t) => {
@@ -69,7 +69,7 @@ t.test("it forwards the proxy's own report", async (t) => {
 t.test('a proxy that reports nothing for long is stuck', async (t) => {
   const port = await openHealthPort({ host: '127.0.0.1', port: 0, stuckMs: 50, getHealth: async () => OK })
   t.teardown(() => port.close())
-  t.ok(await answersWhileStuck(t, port.url, 503))
+  t.ok(await respondsWhileBlocked(t, port.url, 503))
 })
 
 t.test('a port in use is an error at the start', async (t) => {

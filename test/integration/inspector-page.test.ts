@@ -14,7 +14,7 @@ t.before(() => {
 })
 
 t.test(
-  'the complete page is 80 KB or less, is public, and has a policy that allows nothing else',
+  'the complete page is 96 KiB or less when compressed, is public, and has a policy that allows nothing else',
   async (t) => {
     const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS, basePath: '/llm' })
     let total = 0

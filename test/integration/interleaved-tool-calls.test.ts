@@ -13,7 +13,7 @@ const createChunk = (index: number, written: string, id?: string) => ({
   ],
 })
 
-const ASKED = {
+const BODIES = {
   'v1/messages': {
     max_tokens: 9,
     tools: [{ name: 'f', input_schema: { type: 'object' } }],
@@ -22,21 +22,23 @@ const ASKED = {
   'v1/responses': { tools: [{ type: 'function', name: 'f', parameters: {} }], input: 'x' },
 }
 
-/** Joins the arguments of each tool call from its chunks. */
-function argumentsIn(events: Record<string, unknown>[]): string[] {
-  const texts = new Map<unknown, string>()
+/** Joins the arguments of each run of chunks that have the same index. */
+function joinArguments(events: Record<string, unknown>[]): string[] {
+  const runs: { at: unknown; text: string }[] = []
   for (const { type, index, output_index, delta } of events) {
     const at = index ?? output_index
     const text = type === 'content_block_delta' ? (delta as { partial_json: string }).partial_json : delta
-    if (type === 'content_block_delta' || type === 'response.function_call_arguments.delta')
-      texts.set(at, `${texts.get(at) ?? ''}${text}`)
+    if (type !== 'content_block_delta' && type !== 'response.function_call_arguments.delta') continue
+    const last = runs.at(-1)
+    if (last !== undefined && last.at === at) last.text += text
+    else runs.push({ at, text: String(text) })
   }
-  return [...texts.values()]
+  return runs.map((run) => run.text)
 }
 
-for (const [path, body] of Object.entries(ASKED)) {
+for (const [path, body] of Object.entries(BODIES)) {
   t.test(
-    `interleaved chunks of two tool calls reach the agent of ${path} one call after the other`,
+    `interleaved chunks of two tool calls reach the agent of ${path} one tool call after the other`,
     async (t) => {
       const engine = await startScriptedServer(async (request, response) => {
         if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })
@@ -58,7 +60,7 @@ for (const [path, body] of Object.entries(ASKED)) {
         body: JSON.stringify({ model: 'm', stream: true, ...body }),
       })
       const events = (await reply.text()).split('\n').filter((line) => line.startsWith('data: {'))
-      t.same(argumentsIn(events.map((line) => JSON.parse(line.slice('data: '.length)))), [
+      t.same(joinArguments(events.map((line) => JSON.parse(line.slice('data: '.length)))), [
         '{"a":1}',
         '{"b":2}',
       ])

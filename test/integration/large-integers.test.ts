@@ -8,14 +8,14 @@ import { startEngine } from '../helpers/engine.ts'
 import { startFakeSglang } from '../helpers/fake-sglang.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { joinWorker, relayProxy } from '../helpers/relay-rig.ts'
+import { joinWorker, startRelayProxy } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 const SEED = '9223372036854775807'
 const BOUND = '9007199254740993'
 const SCHEMA = `{"type":"object","properties":{"a":{"type":"integer","maximum":${BOUND}}}}`
-const ASKED = '[{"role":"user","content":"Hi"}]'
-const LONG_ASKED = `[{"role":"user","content":"${'word '.repeat(1_000)}"}]`
+const MESSAGES = '[{"role":"user","content":"Hi"}]'
+const LONG_MESSAGES = `[{"role":"user","content":"${'word '.repeat(1_000)}"}]`
 
 /** Bodies of each dialect, with the seed and, where the dialect has them, a schema. */
 const DIALECTS: Record<string, { path: string; body(messages: string): string; hasSchema?: boolean }> = {
@@ -54,8 +54,8 @@ async function post(url: string, body: string): Promise<Response> {
   return fetch(url, { method: 'POST', headers: { 'content-type': 'application/json' }, body })
 }
 
-/** @returns the text of each turn of a session from the sessions API */
-const getRecord = async (proxy: TestProxy, session: string) => {
+/** Returns the JSON of a session and its turns from the sessions API. */
+const getSessionText = async (proxy: TestProxy, session: string) => {
   const response = await fetch(`${proxy.url}/sessions/${session}`)
   return response.text()
 }
@@ -68,7 +68,7 @@ async function checkDialects(
   seedField = 'seed',
 ): Promise<void> {
   for (const [name, { path, body, hasSchema }] of Object.entries(DIALECTS)) {
-    for (const messages of [ASKED, LONG_ASKED]) {
+    for (const messages of [MESSAGES, LONG_MESSAGES]) {
       const session = `${name.replaceAll(' ', '-')}-${messages.length}`
       const response = await post(`${proxy.url}/${session}${path}`, body(messages))
       t.equal(response.status, 200, `${name}: ${await response.text()}`)
@@ -80,12 +80,12 @@ async function checkDialects(
           `maximum${sentText.includes('\\"') ? '\\' : ''}":${BOUND}`,
           `${name}: a schema's bound`,
         )
-      t.match(await getRecord(proxy, session), `"seed":${SEED}`, `${name}: recorded`)
+      t.match(await getSessionText(proxy, session), `"seed":${SEED}`, `${name}: recorded`)
     }
   }
 }
 
-async function vllmProxy(t: Test, options: Partial<ServeConfig> = {}) {
+async function startVllmProxy(t: Test, options: Partial<ServeConfig> = {}) {
   const engine = await startFakeVllm()
   const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', ...options })
   t.teardown(() => engine.close())
@@ -93,18 +93,18 @@ async function vllmProxy(t: Test, options: Partial<ServeConfig> = {}) {
 }
 
 t.test('each dialect forwards and records them in chat mode', async (t) => {
-  const { engine, proxy } = await vllmProxy(t)
+  const { engine, proxy } = await startVllmProxy(t)
   await checkDialects(t, proxy, engine)
 })
 
 t.test('each dialect forwards and records them in token mode', async (t) => {
-  const { engine, proxy } = await vllmProxy(t, { tokenizer: getEmbeddedModelFolder() })
+  const { engine, proxy } = await startVllmProxy(t, { tokenizer: getEmbeddedModelFolder() })
   await checkDialects(t, proxy, engine)
 })
 
 t.test('a worker forwards them', async (t) => {
   const engine = await startFakeVllm()
-  const proxy = await relayProxy(t)
+  const proxy = await startRelayProxy(t)
   joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engine.url], engineKind: 'vllm' })
   t.teardown(() => engine.close())
   await until(async () => (await proxy.get('/health')).workers?.length === 1)
@@ -120,25 +120,25 @@ t.test('SGLang gets the seed under its own name', async (t) => {
   })
   t.teardown(() => engine.close())
   const { path, body } = DIALECTS['Chat Completions']!
-  t.equal((await post(`${proxy.url}/s${path}`, body(ASKED))).status, 200)
+  t.equal((await post(`${proxy.url}/s${path}`, body(MESSAGES))).status, 200)
   t.match(engine.requests.at(-1)!.text, `"sampling_seed":${SEED}`)
 })
 
 t.test("a session's seed overrides the agent's, is echoed, and is the one in rows", async (t) => {
-  const { engine, proxy } = await vllmProxy(t)
+  const { engine, proxy } = await startVllmProxy(t)
   const body = `{"session_id":"s","sampling_params":{"seed":${SEED},"temperature":0.50,"max_tokens":4}}`
   t.equal((await post(`${proxy.url}/sessions`, body)).status, 200)
-  const request = `{"model":"m","messages":${ASKED},"seed":1}`
+  const request = `{"model":"m","messages":${MESSAGES},"seed":1}`
   t.equal((await post(`${proxy.url}/s/v1/chat/completions`, request)).status, 200)
   t.match(engine.requests.at(-1)!.text, `"seed":${SEED}`)
-  t.match(await getRecord(proxy, 's'), `"sampling_params":{"seed":${SEED},"temperature":0.5`)
+  t.match(await getSessionText(proxy, 's'), `"sampling_params":{"seed":${SEED},"temperature":0.5`)
   const rows = await fetch(`${proxy.url}/sessions/s/trajectories?details=sampling`)
   t.match(await rows.text(), `"seed":${SEED}`)
 })
 
 t.test('each choice of a request with n has a separate seed', async (t) => {
-  const { engine, proxy } = await vllmProxy(t)
-  const body = `{"model":"m","messages":${ASKED},"n":2,"max_tokens":4,"seed":${BOUND}}`
+  const { engine, proxy } = await startVllmProxy(t)
+  const body = `{"model":"m","messages":${MESSAGES},"n":2,"max_tokens":4,"seed":${BOUND}}`
   t.equal((await post(`${proxy.url}/s/v1/chat/completions`, body)).status, 200)
   const seeds = engine.requests.flatMap(({ text }) => /"seed":(\d+)/.exec(text)?.[1] ?? []).sort()
   t.strictSame(seeds, [BOUND, '9007199254740994'])
@@ -148,7 +148,7 @@ t.test('the embedded engine draws with all 64 bits', async (t) => {
   const engine = await startEngine(t)
   // A JavaScript number rounds both to 9007199254740992.
   const draw = async (seed: string) => {
-    const body = `{"model":"embedded","messages":${ASKED},"max_tokens":32,"temperature":2.0,"seed":${seed}}`
+    const body = `{"model":"embedded","messages":${MESSAGES},"max_tokens":32,"temperature":2.0,"seed":${seed}}`
     const { choices } = (await (await post(`${engine.url}/v1/chat/completions`, body)).json()) as {
       choices: { message: { content: string } }[]
     }
@@ -159,11 +159,11 @@ t.test('the embedded engine draws with all 64 bits', async (t) => {
 })
 
 t.test("a seed that is not an integer is rejected with the field's name", async (t) => {
-  const { proxy } = await vllmProxy(t)
+  const { proxy } = await startVllmProxy(t)
   for (const seed of ['1.5', '"a"', '{"rawJSON":"1"}', '[1]']) {
     const response = await post(
       `${proxy.url}/s/v1/chat/completions`,
-      `{"model":"m","messages":${ASKED},"seed":${seed}}`,
+      `{"model":"m","messages":${MESSAGES},"seed":${seed}}`,
     )
     t.equal(response.status, 400, seed)
     t.match(await response.json(), { error: { param: 'seed', message: /must be integer/ } })

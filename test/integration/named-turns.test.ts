@@ -23,7 +23,7 @@ async function patch(proxy: TestProxy, path: string, body: object) {
   return response.json() as Promise<Record<string, unknown>>
 }
 
-async function oneTurn(t: Test, dialect: string) {
+async function recordTurns(t: Test, dialect: string) {
   const proxy = await startProxy(t)
   const [path, body, id] = DIALECTS[dialect]!
   await proxy.post(`/s/${path}`, body)
@@ -34,7 +34,7 @@ async function oneTurn(t: Test, dialect: string) {
 
 for (const dialect of Object.keys(DIALECTS)) {
   t.test(`${dialect}: rewards, details and labels identify a turn by the id of its response`, async (t) => {
-    const { proxy, id } = await oneTurn(t, dialect)
+    const { proxy, id } = await recordTurns(t, dialect)
     t.match(await proxy.post('/sessions/s/reward', { reward: 1, turns: { [id]: 0.5 } }), {
       reward_turns: { 1: 0.5 },
     })
@@ -53,7 +53,7 @@ for (const dialect of Object.keys(DIALECTS)) {
 }
 
 t.test('a response id of another session identifies no turn', async (t) => {
-  const { proxy, id } = await oneTurn(t, 'chat')
+  const { proxy, id } = await recordTurns(t, 'chat')
   await proxy.post('/sessions/other')
   t.match(await proxy.post('/sessions/other/reward', { reward: 1, turns: { [id]: 1 } }), {
     code: 'turn_not_found',

@@ -9,7 +9,7 @@ import { DELIVERY_HEADER, Deliveries } from '../../src/proxy/http/nodes/deliveri
 import { Forwarder } from '../../src/proxy/http/nodes/forwarder.ts'
 import { createNodeSecret, NodeIdentity } from '../../src/proxy/http/nodes/node-identity.ts'
 import { RequestBody } from '../../src/proxy/http/nodes/request-body.ts'
-import { fakeSharedRecord } from '../helpers/fake-shared-record.ts'
+import { createFakeNodeCoordination } from '../helpers/fake-node-coordination.ts'
 import { RawConnection } from '../helpers/raw-connection.ts'
 import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { until } from '../helpers/until.ts'
@@ -24,7 +24,7 @@ function getBody({ raw }: FastifyRequest): RequestBody {
 
 /** @param script of the owner, for everything except reports */
 async function startNode(t: Test, script: Script) {
-  const ownerShared = fakeSharedRecord({ lease: OWNER_LEASE })
+  const ownerShared = createFakeNodeCoordination({ lease: OWNER_LEASE })
   const ownerIdentity = new NodeIdentity(ownerShared)
   ownerIdentity.setSecrets(SECRETS)
   const reports: { id: string; delivered: boolean }[] = []
@@ -35,7 +35,7 @@ async function startNode(t: Test, script: Script) {
     sendJson(response, { status: 'noted' })
   })
   t.teardown(() => owner.close())
-  const shared = fakeSharedRecord({ lease: 1 })
+  const shared = createFakeNodeCoordination({ lease: 1 })
   const identity = new NodeIdentity(shared)
   identity.setSecrets(SECRETS)
   const deliveries = new Deliveries(shared)
@@ -60,8 +60,8 @@ async function startNode(t: Test, script: Script) {
   return { url, owner, reports, shared, failures, forwarder, getId }
 }
 
-const post = (line: string, body: string) =>
-  `POST ${line} HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`
+const post = (target: string, body: string) =>
+  `POST ${target} HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`
 
 t.test('a delivered response is reported, with others in one request', async (t) => {
   const { url, owner, reports, getId, forwarder } = await startNode(t, (_request, response) => {
@@ -89,17 +89,17 @@ t.test('a delivered response is reported, with others in one request', async (t)
   )
 })
 
-t.test('a response whose client disconnected is reported as lost', async (t) => {
-  let finish = (): unknown => undefined
+t.test('a response whose client disconnected is reported as undelivered', async (t) => {
+  let waitUntilCancelled = (): unknown => undefined
   const { url, reports, getId } = await startNode(t, (request, response) => {
     response.writeHead(200, TRACKED).write('begin')
-    finish = () => request.cancelled
+    waitUntilCancelled = () => request.cancelled
   })
   const client = await RawConnection.open(url)
   client.send(post('/', '{}'))
   await client.until('begin')
   client.socket.destroy()
-  await finish()
+  await waitUntilCancelled()
   await until(() => reports.length === 1)
   t.strictSame(reports, [{ id: getId(0), delivered: false }], 'and its request at the owner is cancelled')
 })
@@ -127,15 +127,15 @@ t.test('an owner of the previous release, which requests no reports, gets none',
   t.strictSame(reports, [])
 })
 
-t.test('an owner is lost: before it read, before it responded, or during the response', async (t) => {
-  const lose = { begun: false }
+t.test('an owner disconnects: before it reads, before it responds, or during the response', async (t) => {
+  const ownerState = { hasStarted: false }
   const { url, owner, shared, failures } = await startNode(t, (_request, response) => {
-    if (lose.begun) response.writeHead(200).write('begin')
+    if (ownerState.hasStarted) response.writeHead(200).write('begin')
     else response.socket!.destroy()
   })
   t.equal((await fetch(url, { method: 'POST', body: '{}' })).status, 503)
   t.strictSame(failures, ['proxy_away'], 'the request may have been executed')
-  lose.begun = true
+  ownerState.hasStarted = true
   const response = await fetch(url, { method: 'POST', body: '{}' })
   t.equal(response.status, 200)
   shared.end(OWNER_LEASE)
@@ -163,7 +163,7 @@ async function startRejectingOwner(t: Test): Promise<{ url: string }> {
   owner.all('*', async () => 'unreachable')
   const ownerUrl = await owner.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(() => owner.close())
-  const shared = fakeSharedRecord({ lease: 1 })
+  const shared = createFakeNodeCoordination({ lease: 1 })
   const forwarder = new Forwarder({
     shared,
     identity: new NodeIdentity(shared),

@@ -6,7 +6,7 @@ import t, { type Test } from 'tap'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { type FakeVllmOptions, startFakeVllm } from '../helpers/fake-vllm.ts'
-import { listingLogger } from '../helpers/listing-logger.ts'
+import { createListingLogger } from '../helpers/listing-logger.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { joinWorker } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
@@ -108,7 +108,7 @@ t.test(
     const engine = await startOther(t, (text) => tokenizer.encode(text), {
       chatIds: ({ tools }) => (tools ? plain.with(2, 1) : plain),
     })
-    const { logger, lines } = listingLogger()
+    const { logger, lines } = createListingLogger()
     const proxy = await startProxy(t, { engineUrls: [engine.url], tokenizer: 'embedded' }, logger)
     const message = new RegExp(
       `^prompt mismatch for a chat with a tool: the engine's chat endpoint renders ${plain.length} tokens, --tokenizer ` +

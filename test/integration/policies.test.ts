@@ -1,14 +1,13 @@
-/** A session names the model of each line, and no agent, engine or worker can change it. */
-import OpenAI from 'openai'
+/** A session names the model of each agent role, and no agent, engine or worker can change it. */
 import t, { type Test } from 'tap'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine, type TestEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { getTurns, joinWorker } from '../helpers/relay-rig.ts'
+import { createAgent, getTurns, joinWorker } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 /** Starts two engines with one model each. */
-async function startTwo(t: Test, mode: 'local' | 'relay', config: Partial<ServeConfig> = {}) {
+async function startTwoEngines(t: Test, mode: 'local' | 'relay', config: Partial<ServeConfig> = {}) {
   const engines = await Promise.all(['actor', 'critic'].map((model) => startEngine(t, { model })))
   const urls = engines.map(({ url }) => url)
   const proxy = await startProxy(t, mode === 'local' ? { engineUrls: urls, ...config } : { mode, ...config })
@@ -22,27 +21,24 @@ async function startTwo(t: Test, mode: 'local' | 'relay', config: Partial<ServeC
 const untilModels = (proxy: TestProxy) =>
   until(async () => (await proxy.get('/s/v1/models')).data?.length === 2)
 
-const client = (proxy: TestProxy) =>
-  new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
-
-const sendRequest = (proxy: TestProxy, line?: string) =>
-  client(proxy).chat.completions.create(
-    { model: 'gpt-4o', messages: [{ role: 'user', content: `I am ${line}` }], max_tokens: 4 },
-    line === undefined ? {} : { headers: { 'x-llm-proxy-line': line } },
+const sendRequest = (proxy: TestProxy, agentRole?: string) =>
+  createAgent(proxy, 's').chat.completions.create(
+    { model: 'gpt-4o', messages: [{ role: 'user', content: `I am ${agentRole}` }], max_tokens: 4 },
+    agentRole === undefined ? {} : { headers: { 'x-llm-proxy-line': agentRole } },
   )
 
 /** Two requests before an engine's first one measure its logprobs mode. */
 const MEASURING = 2
-const served = ({ server }: TestEngine) => Math.max(0, server.counters.served - MEASURING)
+const countServed = ({ server }: TestEngine) => Math.max(0, server.counters.served - MEASURING)
 
 for (const mode of ['local', 'relay'] as const) {
-  t.test(`${mode}: each line is sampled by its policy, whatever the agent requests`, async (t) => {
-    const { proxy, actor, critic } = await startTwo(t, mode)
+  t.test(`${mode}: each agent role is sampled by its policy, whatever the agent requests`, async (t) => {
+    const { proxy, actor, critic } = await startTwoEngines(t, mode)
     const policy = { main: 'actor', 'subagent:critic': 'critic' }
     await proxy.post('/sessions', { session_id: 's', policy, sampling_params: { model: 'base' } })
-    for (const line of [undefined, 'subagent:critic', 'main', 'compaction', 'subagent:critic'])
-      await sendRequest(proxy, line)
-    t.same([served(actor), served(critic)], [3, 2])
+    for (const agentRole of [undefined, 'subagent:critic', 'main', 'compaction', 'subagent:critic'])
+      await sendRequest(proxy, agentRole)
+    t.same([countServed(actor), countServed(critic)], [3, 2])
     const turns = await getTurns(proxy, 's')
     t.same(
       turns.map((turn: { model: string; params: { model: string }; annotations: { policy: string } }) => [
@@ -66,27 +62,27 @@ for (const mode of ['local', 'relay'] as const) {
   t.test(
     `${mode}: a policy that no engine serves fails, and never runs on another one's weights`,
     async (t) => {
-      const { proxy, actor, critic } = await startTwo(t, mode, { queueWaitMs: 100 })
+      const { proxy, actor, critic } = await startTwoEngines(t, mode, { queueWaitMs: 100 })
       await proxy.post('/sessions', { session_id: 's', policy: 'gone' })
       const rejected = await sendRequest(proxy).catch((error: unknown) => error)
       t.match(rejected, { status: 503, code: 'policy_not_served' })
       t.match((rejected as Error).message, /no engine lists the policy gone; they list actor, critic$/)
       t.same((await proxy.get('/sessions/s/trajectories')).trajectories, [])
-      t.same([served(actor), served(critic)], [0, 0])
+      t.same([countServed(actor), countServed(critic)], [0, 0])
       await proxy.post('/sessions', { session_id: 'free' })
-      const free = new OpenAI({ baseURL: proxy.baseUrl('free'), apiKey: 'none', maxRetries: 0 })
+      const free = createAgent(proxy, 'free')
       await free.chat.completions.create({
         model: 'actor',
         messages: [{ role: 'user', content: 'hi' }],
         max_tokens: 2,
       })
-      t.equal(served(actor), 1, 'sessions without a policy continue')
+      t.equal(countServed(actor), 1, 'sessions without a policy continue')
     },
   )
 }
 
-t.test('rewards are given for the session and for its lines', async (t) => {
-  const { proxy } = await startTwo(t, 'local')
+t.test('rewards are set for the session and for its agent roles', async (t) => {
+  const { proxy } = await startTwoEngines(t, 'local')
   await proxy.post('/sessions', { session_id: 's', policy: { '*': 'actor', 'subagent:critic': 'critic' } })
   await sendRequest(proxy, 'main')
   await sendRequest(proxy, 'subagent:critic')
@@ -104,9 +100,9 @@ t.test('rewards are given for the session and for its lines', async (t) => {
 })
 
 t.test('requests accept the present and the former names, and responses have both', async (t) => {
-  const { proxy } = await startTwo(t, 'local')
+  const { proxy } = await startTwoEngines(t, 'local')
   await proxy.post('/sessions', { session_id: 's' })
-  await client(proxy).chat.completions.create(
+  await createAgent(proxy, 's').chat.completions.create(
     { model: 'actor', messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 },
     { headers: { 'x-llm-proxy-agent-role': 'subagent:critic' } },
   )
@@ -136,7 +132,7 @@ t.test('requests accept the present and the former names, and responses have bot
   t.match(forest.nodes.at(-1), role)
 })
 
-t.test('a policy without a line is rejected, and so is an unknown selection', async (t) => {
+t.test('a policy of an invalid agent role is rejected, and so is an unknown selection', async (t) => {
   const proxy = await startProxy(t)
   t.match(await proxy.post('/sessions', { policy: { critic: 'x' } }), {
     code: 'invalid_request',

@@ -132,8 +132,8 @@ t.test('a response that was lost and retried is trained once, because the client
       headers: { 'x-stainless-retry-count': String(retry) },
       body: JSON.stringify({ model: 'embedded', messages: [user(content)], max_tokens: 5 }),
     }).then((response) => response.json())
-  const lost = await post(0, 'Hello.')
-  t.same(await post(1, 'Hello.'), lost)
+  const original = await post(0, 'Hello.')
+  t.same(await post(1, 'Hello.'), original)
   const { turns } = await proxy.get('/sessions/s')
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
   t.same(getSampled(trajectories), turns[0].completion_token_ids)
@@ -319,7 +319,7 @@ t.test('a tool call of a lost turn is reported in the session, its tree and the 
     const tree = await proxy.get('/sessions/s/tree')
     t.same(
       tree.turns.map((turn: { changed_calls: string[] }) => turn.changed_calls),
-      kinds.map((one) => one ?? []),
+      kinds.map((kind) => kind ?? []),
     )
     const metrics = await (await fetch(`${proxy.url}/metrics`)).text()
     t.match(metrics, 'llm_proxy_changed_echoes_total{kind="unknown_id"} 1\n')

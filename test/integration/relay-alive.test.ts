@@ -16,7 +16,7 @@ import { until } from '../helpers/until.ts'
 const TIMEOUT_MS = 300_000
 
 /** Starts a relay whose clock the test controls; heartbeats are disabled. */
-async function relayWithClock(t: Test) {
+async function startRelayWithClock(t: Test) {
   const clock = new FakeClock()
   return { clock, ...(await relayServerFor(t, { clock, requestTimeoutMs: TIMEOUT_MS, heartbeatMs: 1e9 })) }
 }
@@ -38,7 +38,7 @@ class HealthyBackend extends ScriptedBackend {
 }
 
 /** Starts a worker whose engine responds when the test lets it. */
-async function slowWorker(t: Test, url: string) {
+async function startSlowWorker(t: Test, url: string) {
   const clock = new FakeClock()
   let respond = () => {}
   const response = new Promise<void>((resolve) => (respond = resolve))
@@ -51,7 +51,7 @@ async function slowWorker(t: Test, url: string) {
   t.teardown(() => worker.stop(AbortSignal.abort()))
   worker.start()
   await once(worker, 'connected')
-  return { clock, backend, answer: respond }
+  return { clock, backend, respond }
 }
 
 /** Waits until everything that the worker has sent was received, since frames are in order. */
@@ -60,8 +60,8 @@ async function settle(backend: RelayBackend): Promise<void> {
 }
 
 t.test('a request whose engine is silent for longer than the relay timeout is served', async (t) => {
-  const { clock, url, backend } = await relayWithClock(t)
-  const worker = await slowWorker(t, url)
+  const { clock, url, backend } = await startRelayWithClock(t)
+  const worker = await startSlowWorker(t, url)
   const text = readEvents(backend, chatRequest('x')).then(getText)
   await until(() => worker.backend.requests.length === 1)
   for (let tenth = 0; tenth < 100; tenth += 1) {
@@ -69,15 +69,15 @@ t.test('a request whose engine is silent for longer than the relay timeout is se
     worker.clock.advance(TIMEOUT_MS / 10)
     await settle(backend)
   }
-  worker.answer()
+  worker.respond()
   t.equal(await text, 'hi there')
 })
 
 t.test('a request that the worker no longer reports fails after the relay timeout', async (t) => {
-  const { clock, url, backend } = await relayWithClock(t)
+  const { clock, url, backend } = await startRelayWithClock(t)
   const worker = await RawWorker.hello(url, { capabilities: ['alive', 'status'] })
   t.match(await worker.next('worker_hello_ack'), { capabilities: ['alive', 'status'], alive_ms: 100_000 })
-  const lost = t.rejects(readEvents(backend, chatRequest('x')), { code: 'engine_timeout' })
+  const failing = t.rejects(readEvents(backend, chatRequest('x')), { code: 'engine_timeout' })
   const { request_id: requestId } = await worker.next('completion_request')
   clock.advance(TIMEOUT_MS - 1)
   worker.send({ type: 'calls_alive', request_ids: ['of another life', requestId] })
@@ -87,27 +87,30 @@ t.test('a request that the worker no longer reports fails after the relay timeou
   worker.send({ type: 'worker_status', ...status, answers: seq })
   await response
   clock.advance(TIMEOUT_MS - 1)
-  t.equal(backend.getStatus().members[0]?.inFlight, 1, 'it was alive')
+  t.equal(backend.getStatus().members[0]?.inFlight, 1, 'the alive frame has extended its timeout')
   clock.advance(1)
-  await lost
+  await failing
 })
 
-t.test('an alive frame does not excuse an agent that does not read its response', async (t) => {
-  const { clock, url, backend } = await relayWithClock(t)
-  const worker = await RawWorker.hello(url, { capabilities: ['alive'] })
-  const events = pull(backend, chatRequest('x'), new AbortController().signal)[Symbol.asyncIterator]()
-  const first = events.next()
-  const { request_id: requestId } = await worker.next('completion_request')
-  worker.chunk(requestId, 1, 'one', { start: { engine: 'e' } })
-  await first
-  worker.chunk(requestId, 2, 'two')
-  worker.send({ type: 'ping' })
-  await worker.next('pong')
-  clock.advance(TIMEOUT_MS - 1)
-  worker.send({ type: 'calls_alive', request_ids: [requestId] })
-  worker.send({ type: 'ping' })
-  await worker.next('pong')
-  clock.advance(1)
-  await events.next()
-  await t.rejects(events.next(), { code: 'agent_too_slow' })
-})
+t.test(
+  'an alive frame does not extend the timeout of an agent that does not read its response',
+  async (t) => {
+    const { clock, url, backend } = await startRelayWithClock(t)
+    const worker = await RawWorker.hello(url, { capabilities: ['alive'] })
+    const events = pull(backend, chatRequest('x'), new AbortController().signal)[Symbol.asyncIterator]()
+    const first = events.next()
+    const { request_id: requestId } = await worker.next('completion_request')
+    worker.chunk(requestId, 1, 'one', { start: { engine: 'e' } })
+    await first
+    worker.chunk(requestId, 2, 'two')
+    worker.send({ type: 'ping' })
+    await worker.next('pong')
+    clock.advance(TIMEOUT_MS - 1)
+    worker.send({ type: 'calls_alive', request_ids: [requestId] })
+    worker.send({ type: 'ping' })
+    await worker.next('pong')
+    clock.advance(1)
+    await events.next()
+    await t.rejects(events.next(), { code: 'agent_too_slow' })
+  },
+)

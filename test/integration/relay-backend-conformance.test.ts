@@ -22,8 +22,8 @@ class WorkerMember implements MemberUnderTest {
   #life: { engine: FakeVllm; close(): Promise<void> } | undefined
   #requestedBefore = 0
 
-  constructor(place: Location) {
-    this.#location = place
+  constructor(location: Location) {
+    this.#location = location
   }
 
   running(): number {

@@ -7,7 +7,7 @@ import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { packTokenIds } from '../../src/protocol/worker/token-ids.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
-import { workerFor } from '../helpers/relay-rig.ts'
+import { startWorkerClient } from '../helpers/relay-rig.ts'
 import { chatRequest, readEvents, relayServerFor } from '../helpers/relay-server.ts'
 import { completeResponse, respond, ScriptedBackend } from '../helpers/scripted-backend.ts'
 
@@ -42,7 +42,7 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
     takesTokenIds: true,
   }
   engine.getStatus = () => ({ members: [member], queued: 0 })
-  await once(workerFor(t, url, 'w', engine), 'connected')
+  await once(startWorkerClient(t, url, 'w', engine), 'connected')
   const prompts = [LONG, LONGER, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
   for (const each of prompts) {
     prompt = each
@@ -55,7 +55,7 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
 })
 
 /** Sends a second request to a worker after it has reported a long prompt. */
-async function requestAgain(t: Test) {
+async function sendSecondRequest(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
   const first = readEvents(backend, createRequest('a'))
@@ -71,7 +71,7 @@ async function requestAgain(t: Test) {
 }
 
 t.test('a worker may report a prompt as an extension of the one that the proxy has', async (t) => {
-  const { worker, id, response } = await requestAgain(t)
+  const { worker, id, response } = await sendSecondRequest(t)
   const start = { engine: 'e', prompt_shared: 2_999, prompt_token_ids: packTokenIds([8, 9]) }
   worker.chunk(id, 1, 'hi', { start })
   worker.end(id, 2)
@@ -79,14 +79,14 @@ t.test('a worker may report a prompt as an extension of the one that the proxy h
 })
 
 t.test('a worker without this feature reports it completely', async (t) => {
-  const { worker, id, response } = await requestAgain(t)
+  const { worker, id, response } = await sendSecondRequest(t)
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_token_ids: packTokenIds(LONGER) } })
   worker.end(id, 2)
   t.strictSame(getPrompt(await response), LONGER)
 })
 
 t.test('a worker that refers beyond the end of a prompt fails its request', async (t) => {
-  const { worker, id, response } = await requestAgain(t)
+  const { worker, id, response } = await sendSecondRequest(t)
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: 3_001, prompt_token_ids: '' } })
   await t.rejects(response, { code: 'engine_failed' })
 })
@@ -101,7 +101,7 @@ t.test('a worker that refers to an unreported prompt fails its request', async (
 })
 
 t.test("a request that contains its prompt's ids is its own base", async (t) => {
-  const { worker, id, response, backend } = await requestAgain(t)
+  const { worker, id, response, backend } = await sendSecondRequest(t)
   worker.chunk(id, 1, 'hi')
   worker.end(id, 2)
   await response
@@ -114,7 +114,7 @@ t.test("a request that contains its prompt's ids is its own base", async (t) => 
 })
 
 /** Sends a second request to a worker in token mode, with only the added ids. */
-async function requestShortly(t: Test) {
+async function sendExtension(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const hello = { capabilities: ['resume', 'token_ids', 'prompt_shared'] }
   const worker = await RawWorker.hello(url, hello)
@@ -133,7 +133,7 @@ async function requestShortly(t: Test) {
   return { url, hello, worker, id: frame.request_id, response }
 }
 
-const forgotten = (id: unknown) => ({
+const createForgottenFrame = (id: unknown) => ({
   type: 'completion_response',
   request_id: id,
   seq: 1,
@@ -142,65 +142,65 @@ const forgotten = (id: unknown) => ({
 })
 
 /** Waits for the same request again, with its complete prompt. */
-async function untilWhole(t: Test, worker: RawWorker, id: unknown) {
+async function expectCompletePrompt(t: Test, worker: RawWorker, id: unknown) {
   const frame = await worker.next('completion_request')
   t.match(frame, { request_id: id, prompt_base: id, prompt_token_ids: packTokenIds(LONGER) })
   t.notOk('prompt_shared' in frame)
 }
 
-function endReported(worker: RawWorker, id: unknown): void {
+function endWithSharedPrompt(worker: RawWorker, id: unknown): void {
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: LONGER.length, prompt_token_ids: '' } })
   worker.end(id, 2)
 }
 
 t.test('a prompt in token mode is sent as an extension of the previous one', async (t) => {
-  const { worker, id, response } = await requestShortly(t)
-  endReported(worker, id)
+  const { worker, id, response } = await sendExtension(t)
+  endWithSharedPrompt(worker, id)
   t.strictSame(getPrompt(await response), LONGER)
 })
 
 t.test('a worker that has evicted the prompt gets all of it, once', async (t) => {
-  const { worker, id, response } = await requestShortly(t)
-  worker.send(forgotten(id))
+  const { worker, id, response } = await sendExtension(t)
+  worker.send(createForgottenFrame(id))
   t.match(
     await worker.next('completion_ack'),
     { request_id: id, seq: 1 },
     'the first attempt has ended there',
   )
-  await untilWhole(t, worker, id)
-  endReported(worker, id)
+  await expectCompletePrompt(t, worker, id)
+  endWithSharedPrompt(worker, id)
   t.strictSame(getPrompt(await response), LONGER)
-  const second = await requestShortly(t)
-  second.worker.send(forgotten(second.id))
-  await untilWhole(t, second.worker, second.id)
-  second.worker.send(forgotten(second.id))
+  const second = await sendExtension(t)
+  second.worker.send(createForgottenFrame(second.id))
+  await expectCompletePrompt(t, second.worker, second.id)
+  second.worker.send(createForgottenFrame(second.id))
   await t.rejects(second.response, { code: 'engine_failed' }, 'and is not requested endlessly')
 })
 
 t.test(
   'a prompt that was lost in transit is sent completely to the worker after its reconnect',
   async (t) => {
-    const { url, hello, worker, id, response } = await requestShortly(t)
+    const { url, hello, worker, id, response } = await sendExtension(t)
     worker.socket.terminate()
     await worker.closed
     const back = await RawWorker.hello(url, hello)
-    await untilWhole(t, back, id)
-    endReported(back, id)
+    await expectCompletePrompt(t, back, id)
+    endWithSharedPrompt(back, id)
     t.strictSame(getPrompt(await response), LONGER)
   },
 )
 
 t.test('a worker that reconnects and reports the eviction again is sent everything again', async (t) => {
-  const { url, hello, worker, id, response } = await requestShortly(t)
-  worker.send(forgotten(id))
-  await untilWhole(t, worker, id)
+  const { url, hello, worker, id, response } = await sendExtension(t)
+  worker.send(createForgottenFrame(id))
+  await expectCompletePrompt(t, worker, id)
   worker.socket.terminate()
   await worker.closed
   const back = await RawWorker.hello(url, { ...hello, requests: [id] })
   t.match(await back.next('worker_hello_ack'), { requests: [{ request_id: id, received: 0 }] })
-  back.send(forgotten(id))
-  await untilWhole(t, back, id)
-  endReported(back, id)
+  back.send(createForgottenFrame(id))
+  await expectCompletePrompt(t, back, id)
+  endWithSharedPrompt(back, id)
   t.strictSame(getPrompt(await response), LONGER)
 })
 
@@ -215,9 +215,9 @@ t.test('whatever a worker of this version has cached, its engine gets the prompt
   })
   const member = { name: 'e', kind: 'scripted', healthy: true, inFlight: 0, models: [], capacity: 8 }
   engine.getStatus = () => ({ members: [{ ...member, takesTokenIds: true }], queued: 0 })
-  await once(workerFor(t, url, 'w', engine), 'connected')
+  await once(startWorkerClient(t, url, 'w', engine), 'connected')
   const prompts = [LONG, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
-  // Enough other prompts that the worker evicts its own, and one that continues then.
+  // Enough other prompts that the worker evicts its own, and one that continues the evicted one.
   const huge = Array.from({ length: 34 }, (_, index) => new Int32Array(1_000_000).fill(index))
   for (const each of [...prompts, ...huge, LONGER]) {
     const events = await readEvents(backend, createRequest('a', { promptTokenIds: new PromptIds(each) }))

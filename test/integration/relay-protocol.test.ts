@@ -61,16 +61,16 @@ t.test("a request has version 1's fields and the agent's body, large parts once"
 t.test('responses reach the request that they name, in any order', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const calls = ['a', 'b', 'c'].map((content) => readEvents(backend, chatRequest(content)))
+  const responses = ['a', 'b', 'c'].map((content) => readEvents(backend, chatRequest(content)))
   const requests = []
-  for (const _ of calls) requests.push(await worker.next('completion_request'))
+  for (const _ of responses) requests.push(await worker.next('completion_request'))
   for (const seq of [1, 2]) {
     for (const { request_id: id, messages } of requests.toReversed()) {
       worker.chunk(id, seq, (messages as { content: string }[])[0]!.content)
     }
   }
   for (const { request_id: id } of requests) worker.end(id, 3)
-  t.same((await Promise.all(calls)).map(getText), ['aa', 'bb', 'cc'])
+  t.same((await Promise.all(responses)).map(getText), ['aa', 'bb', 'cc'])
 })
 
 t.test('a garbage frame ends the worker at once; its request goes to another', async (t) => {
@@ -135,7 +135,7 @@ t.test('a duplicate chunk is accepted once', async (t) => {
 })
 
 t.test('a frame that violates its schema fails only its own request', async (t) => {
-  const breaks: object[] = [
+  const brokenFrames: object[] = [
     { seq: 'one' },
     { deltas: [{ content: 7 }] },
     { deltas: [{ token_ids: ['1'] }] },
@@ -149,7 +149,7 @@ t.test('a frame that violates its schema fails only its own request', async (t) 
   const worker = await RawWorker.hello(url)
   const healthy = readEvents(backend, chatRequest('x')).then(getText)
   const { request_id: healthyId } = await worker.next('completion_request')
-  for (const broken of breaks) {
+  for (const broken of brokenFrames) {
     const failing = t.rejects(
       readEvents(backend, chatRequest('y')),
       { code: 'engine_failed' },
@@ -220,13 +220,13 @@ t.test('a newer epoch of an id replaces the older one, which is rejected from th
   const old = await RawWorker.hello(url, { epoch: 1 })
   const text = readEvents(backend, chatRequest('x')).then(getText)
   const { request_id: oldId } = await old.next('completion_request')
-  const young = await RawWorker.hello(url, { epoch: 2 })
+  const newer = await RawWorker.hello(url, { epoch: 2 })
   t.equal(await old.closed, 4004)
-  const { request_id: id } = await young.next('completion_request')
+  const { request_id: id } = await newer.next('completion_request')
   t.not(id, oldId, 'a second attempt has a new id, so that responses cannot be confused')
   t.equal(await (await RawWorker.hello(url, { epoch: 1 })).closed, 4005)
-  young.chunk(id, 1, 'young')
-  young.end(id, 2)
+  newer.chunk(id, 1, 'young')
+  newer.end(id, 2)
   t.equal(await text, 'young')
   t.equal(backend.list().length, 1)
 })
@@ -241,7 +241,11 @@ t.test('the same epoch on a second socket is a reconnect: the newest socket coun
   const second = await RawWorker.hello(url, { requests: [id, 'forgotten'] })
   const { requests } = await second.next('worker_hello_ack')
   t.equal(await first.closed, 4004)
-  t.strictSame(requests, [{ request_id: id, received: 1 }], 'what the proxy no longer needs is left out')
+  t.strictSame(
+    requests,
+    [{ request_id: id, received: 1 }],
+    'requests that the proxy no longer needs are omitted',
+  )
   second.chunk(id, 1, 'a')
   second.chunk(id, 2, 'b')
   second.end(id, 3)
@@ -261,7 +265,7 @@ t.test('a request that was lost with the socket is sent again', async (t) => {
   t.equal(await text, 'a')
 })
 
-t.test('a request that the worker does not know is lost', async (t) => {
+t.test('a request that the worker does not know fails', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await RawWorker.hello(url)
   const failing = t.rejects(readEvents(backend, chatRequest('x')), { code: 'worker_lost' })
@@ -369,18 +373,18 @@ t.test('a reconnected worker has its newly reported state, and drains if it did 
 
 t.test('a request that crashes its workers is failed before it has crashed all', async (t) => {
   const { url, backend } = await relayServerFor(t)
-  const lost: string[] = []
+  const crashed: string[] = []
   for (const id of ['a', 'b', 'c', 'd', 'e']) {
     const worker = await RawWorker.hello(url, { worker_id: id, capabilities: [] })
     await worker.next('worker_hello_ack')
     worker.socket.on('message', () => {
       if (worker.frames.at(-1)?.type !== 'completion_request') return
-      lost.push(id)
+      crashed.push(id)
       worker.socket.terminate()
     })
   }
   await t.rejects(readEvents(backend, chatRequest('x')), { code: 'worker_lost' })
-  t.equal(lost.length, 3)
+  t.equal(crashed.length, 3)
   t.equal(backend.list().length, 2)
 })
 
@@ -390,13 +394,13 @@ t.test('a request goes to a worker that can serve it, not to an idler one that c
   const plain = await RawWorker.hello(url, { worker_id: 'plain' })
   const byIds = await RawWorker.hello(url, { worker_id: 'ids', capabilities: ['token_ids'] })
   for (const worker of [plain, byIds]) await worker.next('worker_hello_ack')
-  const served = (request: GenerationRequest) => void readEvents(backend, request).catch(() => {})
+  const sendRequest = (request: GenerationRequest) => void readEvents(backend, request).catch(() => {})
   for (let i = 0; i < 3; i += 1)
-    served({ ...chatRequest('x'), promptTokenIds: PromptIds.of(i) } as GenerationRequest)
+    sendRequest({ ...chatRequest('x'), promptTokenIds: PromptIds.of(i) } as GenerationRequest)
   for (let i = 0; i < 3; i += 1) t.match(await byIds.next('completion_request'), { prompt_token_ids: String })
   for (let i = 0; i < 3; i += 1) {
     const { requestId, sessionId } = chatRequest('x')
-    served({ kind: 'completion', body: { prompt: 'x' }, requestId, sessionId, stream: true })
+    sendRequest({ kind: 'completion', body: { prompt: 'x' }, requestId, sessionId, stream: true })
   }
   for (let i = 0; i < 3; i += 1) t.match(await plain.next('completion_request'), { kind: 'completion' })
   t.equal(backend.list()[0]?.load, 0)

@@ -11,8 +11,8 @@ import { until } from '../helpers/until.ts'
 
 type Proxy = Awaited<ReturnType<typeof startProxy>>
 
-async function sendRequest(proxy: Proxy, line: string, session = 's'): Promise<void> {
-  const headers = { 'content-type': 'application/json', 'x-llm-proxy-line': line }
+async function sendRequest(proxy: Proxy, agentRole: string, session = 's'): Promise<void> {
+  const headers = { 'content-type': 'application/json', 'x-llm-proxy-line': agentRole }
   const body = JSON.stringify({ model: 'fake', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 })
   const response = await fetch(`${proxy.baseUrl(session)}/chat/completions`, {
     method: 'POST',
@@ -22,7 +22,7 @@ async function sendRequest(proxy: Proxy, line: string, session = 's'): Promise<v
   await response.text()
 }
 
-async function createRelay(t: Test, engineUrl: string): Promise<Proxy> {
+async function startRelay(t: Test, engineUrl: string): Promise<Proxy> {
   const proxy = await startProxy(t, { mode: 'relay' })
   joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engineUrl], workerId: 'w' })
   await until(async () => (await proxy.get('/health')).connected_workers === 1)
@@ -32,11 +32,11 @@ async function createRelay(t: Test, engineUrl: string): Promise<Proxy> {
 t.test('a sub-agent has a separate session for routers', async (t) => {
   const engine = await startFakeVllm({})
   t.teardown(() => engine.close())
-  const proxy = await createRelay(t, engine.url)
-  for (const [line, name] of Object.entries({ main: 's', 'subagent:critic': 's/subagent:critic' })) {
-    await sendRequest(proxy, line)
+  const proxy = await startRelay(t, engine.url)
+  for (const [agentRole, name] of Object.entries({ main: 's', 'subagent:critic': 's/subagent:critic' })) {
+    await sendRequest(proxy, agentRole)
     const { headers } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
-    t.equal(headers['x-session-id'], encodeURIComponent(name), line)
+    t.equal(headers['x-session-id'], encodeURIComponent(name), agentRole)
   }
 })
 
@@ -50,7 +50,7 @@ t.test('SGLang releases its state of a session and of its sub-agents when the se
     sendJson(response, { error: { message: 'enough' } }, 400)
   })
   t.teardown(() => server.close())
-  const proxy = await createRelay(t, server.url)
+  const proxy = await startRelay(t, server.url)
   await sendRequest(proxy, 'main')
   await sendRequest(proxy, 'subagent:critic')
   await sendRequest(proxy, 'main', 'goes on')

@@ -4,7 +4,14 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { EventStream } from '../helpers/event-stream.ts'
-import { createAgent, getTurns, relayProxy, streamed, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import {
+  createAgent,
+  getTurns,
+  startRelayProxy,
+  startWorkerClient,
+  streamResponse,
+  untilWorkers,
+} from '../helpers/relay-rig.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { until } from '../helpers/until.ts'
 
@@ -12,7 +19,7 @@ const CHUNK = 'x'.repeat(64 * 1024)
 
 /** Never ends for a prompt that contains `go on`; responds with one word to any other. */
 class EndlessBackend extends ScriptedBackend {
-  pieces = 0
+  chunkCount = 0
   running = 0
 
   constructor() {
@@ -38,7 +45,7 @@ class EndlessBackend extends ScriptedBackend {
     try {
       while (isEndless) {
         await sleep(0, undefined, { signal })
-        this.pieces += 1
+        this.chunkCount += 1
         yield [{ type: 'delta', content: CHUNK }]
       }
       yield [
@@ -52,9 +59,9 @@ class EndlessBackend extends ScriptedBackend {
 }
 
 t.test('an agent that stops reading stops its own request, and no other of the same worker', async (t) => {
-  const proxy = await relayProxy(t, { relayTimeoutMs: 2_500 })
+  const proxy = await startRelayProxy(t, { relayTimeoutMs: 2_500 })
   const engine = new EndlessBackend()
-  workerFor(t, proxy.url, 'w', engine)
+  startWorkerClient(t, proxy.url, 'w', engine)
   await untilWorkers(proxy, 'w')
   const agent = connect(Number(new URL(proxy.url).port), '127.0.0.1')
   t.teardown(() => agent.destroy())
@@ -68,10 +75,14 @@ t.test('an agent that stops reading stops its own request, and no other of the s
     `POST /slow/v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
   )
 
-  for (let before = -1; before < engine.pieces || before === 0; await sleep(300)) before = engine.pieces
-  t.ok(engine.pieces * CHUNK.length < 32 * 1024 * 1024, 'what the kernel and the window buffer, and no more')
+  for (let before = -1; before < engine.chunkCount || before === 0; await sleep(300))
+    before = engine.chunkCount
+  t.ok(
+    engine.chunkCount * CHUNK.length < 32 * 1024 * 1024,
+    'what the kernel and the window buffer, and no more',
+  )
   t.equal(engine.running, 1, 'the engine waits')
-  const others = Array.from({ length: 20 }, (_, i) => streamed(createAgent(proxy, `quick-${i}`)))
+  const others = Array.from({ length: 20 }, (_, i) => streamResponse(createAgent(proxy, `quick-${i}`)))
   for (const other of await Promise.all(others)) t.same(other, { text: 'word', error: undefined })
 
   // After the relay timeout its work is cancelled.

@@ -53,19 +53,19 @@ t.test('a version-1 request has what the agent requested, and nothing beyond its
 
 t.test('a version-1 response becomes one event per field', async (t) => {
   const { url, backend } = await relayServerFor(t)
-  const call = { id: 'c1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }
+  const toolCall = { id: 'c1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }
   await V1Worker.connect(url, 'w1', () => ({
     token_ids: [1, 2],
     log_probs: [-0.5, -0.25],
     completion_text: 'let me see<tool_call>f</tool_call>',
     content_text: 'let me see',
-    tool_calls: [call],
+    tool_calls: [toolCall],
     finish_reason: 'tool_calls',
   }))
   t.strictSame(await readEvents(backend, chatRequest('hello')), [
     { type: 'start', engine: 'w1' },
     { type: 'delta', content: 'let me see' },
-    { type: 'delta', toolCalls: [{ index: 0, ...call }] },
+    { type: 'delta', toolCalls: [{ index: 0, ...toolCall }] },
     { type: 'delta', tokenIds: [1, 2], logprobs: [-0.5, -0.25] },
     { type: 'end', finishReason: 'tool_calls' },
   ])

@@ -8,7 +8,7 @@ import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { workerFor } from '../helpers/relay-rig.ts'
+import { startWorkerClient } from '../helpers/relay-rig.ts'
 import {
   chatRequest,
   getText,
@@ -19,16 +19,16 @@ import {
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
-async function connected(t: Test, url: string, workerId: string, backend: CountingBackend) {
-  const worker = workerFor(t, url, workerId, backend)
+async function connectWorker(t: Test, url: string, workerId: string, backend: CountingBackend) {
+  const worker = startWorkerClient(t, url, workerId, backend)
   await once(worker, 'connected')
   return worker
 }
 
 t.test('a worker that is stopped finishes its requests, accepts no new ones, and leaves', async (t) => {
   const { url, backend } = await relayServerFor(t, { waitMs: 0 })
-  const engine = new CountingBackend({ pieces: 20, pieceMs: 5 })
-  const worker = await connected(t, url, 'w', engine)
+  const engine = new CountingBackend({ chunks: 20, chunkMs: 5 })
+  const worker = await connectWorker(t, url, 'w', engine)
   const text = readEvents(backend, chatRequest('x')).then(getText)
   await until(() => engine.running === 1)
   const stopped = worker.stop()
@@ -43,7 +43,7 @@ t.test('a worker that is stopped finishes its requests, accepts no new ones, and
 t.test('a worker drops its requests at the timeout', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const engine = new CountingBackend({ startMs: 60_000 })
-  const worker = await connected(t, url, 'w', engine)
+  const worker = await connectWorker(t, url, 'w', engine)
   const controller = new AbortController()
   const waiting = readEvents(backend, chatRequest('x'), controller.signal)
   await until(() => engine.running === 1)
@@ -58,15 +58,15 @@ t.test('a worker that loses its proxy permanently while it drains reports a drop
   const { port, backend } = await relayServerFor(t, { graceMs: 50, waitMs: 0 })
   const forwarder = await Forwarder.to(t, port)
   const engine = new CountingBackend({ startMs: 60_000 })
-  const worker = await connected(t, `ws://127.0.0.1:${forwarder.port}`, 'w', engine)
-  const lost = t.rejects(readEvents(backend, chatRequest('x')), { code: 'no_worker' })
+  const worker = await connectWorker(t, `ws://127.0.0.1:${forwarder.port}`, 'w', engine)
+  const failing = t.rejects(readEvents(backend, chatRequest('x')), { code: 'no_worker' })
   await until(() => engine.running === 1)
   const stopped = worker.stop()
-  forwarder.refuse(true)
+  forwarder.reject(true)
   forwarder.cut()
   t.same(await stopped, { drained: false })
   t.equal(engine.running, 0)
-  await lost
+  await failing
 })
 
 for (const first of ['worker', 'proxy'])
@@ -75,7 +75,7 @@ for (const first of ['worker', 'proxy'])
     async (t) => {
       const proxy = await startRelayServer({ graceMs: 3_600_000, waitMs: 0 })
       const engine = new CountingBackend({ startMs: 60_000 })
-      const worker = await connected(t, proxy.url, 'w', engine)
+      const worker = await connectWorker(t, proxy.url, 'w', engine)
       const failed = t.rejects(readEvents(proxy.backend, chatRequest('x')))
       await until(() => engine.running === 1)
       const stopped = first === 'worker' ? worker.stop() : undefined
@@ -112,9 +112,9 @@ t.test(
   async (t) => {
     const { url, backend } = await relayServerFor(t)
     const text = readEvents(backend, chatRequest('x')).then(getText)
-    const engine = new CountingBackend({ pieces: 2 })
+    const engine = new CountingBackend({ chunks: 2 })
     engine.healthy = false
-    await connected(t, url, 'w', engine)
+    await connectWorker(t, url, 'w', engine)
     t.match(backend.list(), [{ id: 'w', healthy: false, load: 0 }])
     t.equal(backend.getStatus().queued, 1, 'the request still waits')
     engine.healthy = true
@@ -124,14 +124,14 @@ t.test(
 
 t.test('a request that crosses a stop in transit goes to another worker', async (t) => {
   const { url, backend } = await relayServerFor(t)
-  const busy = new CountingBackend({ pieces: 2, startMs: 50 })
-  const first = await connected(t, url, 'first', busy)
+  const busy = new CountingBackend({ chunks: 2, startMs: 50 })
+  const first = await connectWorker(t, url, 'first', busy)
   const pending = readEvents(backend, chatRequest('held')).then(getText)
   await until(() => busy.running === 1)
   // The proxy has not been notified when it sends the second request.
   const stopped = first.stop()
   const crossing = readEvents(backend, chatRequest('crossing')).then(getText)
-  await connected(t, url, 'second', new CountingBackend({ pieces: 3 }))
+  await connectWorker(t, url, 'second', new CountingBackend({ chunks: 3 }))
   t.equal(await crossing, countedText(3))
   t.equal(await pending, countedText(2))
   t.same(await stopped, { drained: true })
@@ -139,7 +139,7 @@ t.test('a request that crosses a stop in transit goes to another worker', async 
 
 t.test('one worker serves several proxies within one limit', async (t) => {
   const proxies = [await relayServerFor(t), await relayServerFor(t)]
-  const engine = new CountingBackend({ pieces: 3, startMs: 30 })
+  const engine = new CountingBackend({ chunks: 3, startMs: 30 })
   const worker = new InferenceWorkerClient({
     proxyUrls: proxies.map(({ url }) => url.replace('ws:', 'http:').replace('/ws/worker', '/')),
     workerId: 'w',
@@ -155,19 +155,19 @@ t.test('one worker serves several proxies within one limit', async (t) => {
     Array.from({ length: 4 }, () => readEvents(backend, chatRequest('x')).then(getText)),
   )
   for (const text of await Promise.all(texts)) t.equal(text, countedText(3))
-  t.equal(engine.mostRunning, 2)
+  t.equal(engine.maxRunning, 2)
 })
 
 t.test('a worker receives messages and tools as their original JSON, with unchanged numbers', async (t) => {
   const { url, backend } = await relayServerFor(t)
-  const engine = new CountingBackend({ pieces: 1 })
+  const engine = new CountingBackend({ chunks: 1 })
   const requests: GenerationRequest[] = []
   const generate = engine.generate.bind(engine)
   engine.generate = (request, sink, signal) => {
     requests.push(request)
     return generate(request, sink, signal)
   }
-  await connected(t, url, 'w', engine)
+  await connectWorker(t, url, 'w', engine)
   const parameters = '{"type":"object","properties":{"share":{"type":"number","default":1.0}}}'
   const look = `{"type":"function","function":{"name":"look","description":"${'é'.repeat(5_000)}","parameters":${parameters}}}`
   const opening = '{"role":"user","content":"Look here."}'
@@ -191,7 +191,7 @@ t.test('a worker receives messages and tools as their original JSON, with unchan
 t.test('a worker reports its load, models and weights when they change', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const engine = new CountingBackend({ startMs: 60_000 })
-  await connected(t, url, 'w', engine)
+  await connectWorker(t, url, 'w', engine)
   t.match(backend.list(), [{ models: ['scripted'], weightVersion: '7', load: 0 }])
   t.same(await backend.listModels(), [{ id: 'scripted', maxModelLen: 1000 }])
   engine.weightVersion = '8'
@@ -204,7 +204,7 @@ t.test('a worker reports its load, models and weights when they change', async (
 t.test('a worker retries until the proxy listens, and reports each connection', async (t) => {
   let port = 1
   const forwarder = await Forwarder.to(t, () => port)
-  const worker = workerFor(t, `ws://127.0.0.1:${forwarder.port}`, 'w')
+  const worker = startWorkerClient(t, `ws://127.0.0.1:${forwarder.port}`, 'w')
   const [first] = await once(worker, 'disconnected')
   t.match(first, { proxyUrl: `ws://127.0.0.1:${forwarder.port}`, code: 1006 })
   t.notOk(worker.isConnected)
@@ -217,7 +217,7 @@ t.test('a worker retries until the proxy listens, and reports each connection', 
 })
 
 t.test('stopping ends a worker that waits for its next attempt at once', async (t) => {
-  const worker = workerFor(t, 'http://127.0.0.1:1', 'w', undefined, () => 1)
+  const worker = startWorkerClient(t, 'http://127.0.0.1:1', 'w', undefined, () => 1)
   await once(worker, 'disconnected')
   const stopped = once(worker, 'stopped')
   t.same(await worker.stop(), { drained: true })
@@ -234,7 +234,7 @@ t.test('a worker leaves a proxy that does not support its version, and reports t
     )
   })
   const { port } = server.address() as AddressInfo
-  const worker = workerFor(t, `http://127.0.0.1:${port}`, 'w', undefined, () => 1)
+  const worker = startWorkerClient(t, `http://127.0.0.1:${port}`, 'w', undefined, () => 1)
   const [end] = await once(worker, 'disconnected')
   t.match(end, { code: 4003, reason: /does not support this protocol/ })
   t.notOk(worker.isConnected)
@@ -244,8 +244,8 @@ t.test(
   'a response larger than the window is delivered completely, and the worker never runs far ahead',
   async (t) => {
     const { url, backend } = await relayServerFor(t, { windowBytes: 2_000 })
-    const engine = new CountingBackend({ pieces: 5_000 })
-    await connected(t, url, 'w', engine)
+    const engine = new CountingBackend({ chunks: 5_000 })
+    await connectWorker(t, url, 'w', engine)
     t.equal(getText(await readEvents(backend, chatRequest('x'))), countedText(5_000))
     const slow = pull(backend, chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
     const batches = [(await slow.next()).value!]

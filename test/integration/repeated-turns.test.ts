@@ -1,6 +1,6 @@
 /**
- * Interleaved conversations in one session, from the agent's messages to the rows in the file: what is recorded does
- * not depend on what comes between two turns, and costs only what is new. Nothing here is timed.
+ * Interleaved conversations in one session, from the agent's messages to the rows in the file: recorded turns do not
+ * depend on the events between them, and each costs only its new part. Nothing here is timed.
  */
 
 import Database from 'better-sqlite3'
@@ -16,10 +16,10 @@ import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { ProxyCache, WorkerCache } from '../../src/worker/worker-cache.ts'
-import { NamedTurnRunner } from '../helpers/begin-turn.ts'
 import { DISCARD, type EventStream } from '../helpers/event-stream.ts'
 import { decodeIds, encodeText } from '../helpers/plain-tokens.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
+import { SessionTurnRunner } from '../helpers/session-turn-runner.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 import { limitRuns } from '../helpers/tier.ts'
@@ -46,19 +46,19 @@ async function* engine(request: GenerationRequest): EventStream {
 }
 
 /** Starts a proxy without sockets, on a database that outlives it. */
-async function startOn(path: string) {
+async function startProxyOn(path: string) {
   const backend = new ScriptedBackend((request) => engine(request))
   const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   const prompts = new ChatPrompts(async () => 0)
-  const runner = new NamedTurnRunner(
+  const runner = new SessionTurnRunner(
     new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger }),
     sessions,
   )
   return {
     store,
-    async call(messages: ChatMessage[]): Promise<string> {
+    async sendRequest(messages: ChatMessage[]): Promise<string> {
       const request = { kind: 'chat', body: { model: 'm', messages: structuredClone(messages) } } as const
       const metadata = { retryCount: 0, hasAgentKey: false, sendsRetryCount: false }
       const turn = await runner.begin(
@@ -84,25 +84,25 @@ interface Step {
   restarts: boolean
 }
 
-function opening(conversation: number): ChatMessage[] {
+function createOpening(conversation: number): ChatMessage[] {
   return [
     { role: 'system', content: decodeIds(SYSTEM.with(1_400, conversation)) },
     { role: 'user', content: `1 2 ${conversation}` },
   ]
 }
 
-/** @returns what is recorded afterwards, without names and times */
-async function getRecord(path: string, steps: readonly Step[]): Promise<object[]> {
-  let proxy = await startOn(path)
-  const conversations = [0, 1, 2].map(opening)
+/** Runs the steps. @returns the recorded turns, without names and times */
+async function getRecordedTurns(path: string, steps: readonly Step[]): Promise<object[]> {
+  let proxy = await startProxyOn(path)
+  const conversations = [0, 1, 2].map(createOpening)
   for (const [index, { conversation, edits, restarts }] of steps.entries()) {
     if (restarts) {
       await proxy.stop()
-      proxy = await startOn(path)
+      proxy = await startProxyOn(path)
     }
     const messages = conversations[conversation]!
     if (edits) messages[1] = { role: 'user', content: `3 ${index}` }
-    const content = await proxy.call(messages)
+    const content = await proxy.sendRequest(messages)
     messages.push({ role: 'assistant', content }, { role: 'user', content: `${index} 5` })
   }
   const turns = await Array.fromAsync(proxy.store.readTurns('s'))
@@ -124,9 +124,9 @@ t.test('recorded turns do not depend on restarts of the proxy between them', asy
   await fc.assert(
     fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 12 }), async (steps) => {
       runs += 1
-      const interrupted = await getRecord(`${folder}/${runs}-interrupted.db`, steps)
-      const full = await getRecord(
-        `${folder}/${runs}-whole.db`,
+      const interrupted = await getRecordedTurns(`${folder}/${runs}-interrupted.db`, steps)
+      const full = await getRecordedTurns(
+        `${folder}/${runs}-uninterrupted.db`,
         steps.map((each) => ({ ...each, restarts: false })),
       )
       t.equal(full.length, steps.length)
@@ -145,7 +145,7 @@ t.test(
       edits: false,
       restarts: false,
     }))
-    await getRecord(path, steps)
+    await getRecordedTurns(path, steps)
     const db = new Database(path, { readonly: true })
     t.teardown(() => db.close())
     const rows = db
@@ -157,7 +157,7 @@ t.test(
       const [early, late] = [rows[60 + conversation]!, rows[360 + conversation]!]
       // The number of a step has one digit more, and so may its id.
       t.ok(late.rest <= early.rest + 2, `${early.rest} and ${late.rest} bytes of ids`)
-      t.ok(late.texts <= early.texts + 4, `${early.texts} and ${late.texts} bytes of places`)
+      t.ok(late.texts <= early.texts + 4, `${early.texts} and ${late.texts} bytes of text ids`)
       t.ok(late.shared > early.shared)
     }
   },

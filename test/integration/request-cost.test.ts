@@ -54,7 +54,7 @@ t.test('a request runs code in few files', async (t) => {
   }
   // The smallest, because work in the background, such as a health check, may run during a request.
   const files = counts.reduce((fewest, list) => (list.length < fewest.length ? list : fewest))
-  atMost(t, 'files', files.length, files)
+  checkCeiling(t, 'files', files.length, files)
 })
 
 /**
@@ -105,8 +105,8 @@ t.test('a batch of events passes few asynchronous hops and is written at once', 
     'the path of each batch is known',
     { middle },
   )
-  atMost(t, 'hops', Math.max(...hopCounts), middle)
-  atMost(t, 'writes', Math.max(...middle.map((batch) => batch.writes)))
+  checkCeiling(t, 'hops', Math.max(...hopCounts), middle)
+  checkCeiling(t, 'writes', Math.max(...middle.map((batch) => batch.writes)))
 })
 
 t.test('a request creates few promises', async (t) => {
@@ -126,7 +126,7 @@ t.test('a request creates few promises', async (t) => {
     counts.push(promises)
   }
   t.ok(Math.min(...counts) > 0)
-  atMost(t, 'promises', Math.min(...counts), counts)
+  checkCeiling(t, 'promises', Math.min(...counts), counts)
 })
 
 t.test('a request acquires its session few times', async (t) => {
@@ -139,10 +139,10 @@ t.test('a request acquires its session few times', async (t) => {
   await agent.send(request)
   LiveSessions.prototype.acquire = acquire
   t.ok(acquires > 0)
-  atMost(t, 'acquires', acquires)
+  checkCeiling(t, 'acquires', acquires)
 })
 
-function atMost(t: Test, name: keyof typeof CEILINGS, count: number, found?: unknown): void {
+function checkCeiling(t: Test, name: keyof typeof CEILINGS, count: number, found?: unknown): void {
   t.ok(count <= CEILINGS[name], `${name}: ${count} of at most ${CEILINGS[name]}`, { found })
 }
 

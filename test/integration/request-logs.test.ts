@@ -4,7 +4,7 @@ import type { Logger } from '../../src/base/logger.ts'
 import { EmbeddedEngine } from '../../src/embedded/engine/embedded-engine.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine } from '../helpers/engine.ts'
-import { type LogLine, listingLogger } from '../helpers/listing-logger.ts'
+import { createListingLogger, type LogLine } from '../helpers/listing-logger.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
@@ -45,7 +45,7 @@ interface RequestOptions {
  * @returns it, the lines of its log, and a function that sends a request to a session and returns the response's text
  */
 async function start(t: Test, config: Partial<ServeConfig>, isLevelEnabled: Logger['isLevelEnabled']) {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const logged = { ...logger, ...(isLevelEnabled && { isLevelEnabled }) }
   const proxy = await startProxy(t, { engineKind: 'vllm', ...config }, logged)
   const sendRequest = async (
@@ -79,9 +79,9 @@ t.test('at debug each step of a request is one line with its ids', async (t) => 
 
   t.match(await sendRequest('s', { stream: true }), '[DONE]')
   const { completion_text: content } = (await getTurns('s'))[0]
-  const answered = [...QUESTION, { role: 'assistant', content }]
-  await sendRequest('s', { messages: [...answered, { role: 'user', content: 'Count on.' }] })
-  await sendRequest('s', { messages: [...answered, { role: 'user', content: 'Count back.' }] })
+  const conversation = [...QUESTION, { role: 'assistant', content }]
+  await sendRequest('s', { messages: [...conversation, { role: 'user', content: 'Count on.' }] })
+  await sendRequest('s', { messages: [...conversation, { role: 'user', content: 'Count back.' }] })
   await sendRequest('s', { messages: [{ role: 'system', content: 'You add.' }, ...QUESTION.slice(1)] })
   const lives = await getLives(lines, 's', 4)
   const turns: { turn_id: string }[] = await getTurns('s')

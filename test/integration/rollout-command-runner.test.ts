@@ -3,13 +3,16 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { CommandRunner, type CommandRunnerOptions } from '../../src/rollout/runners/command-runner.ts'
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
-import { agentTask } from '../helpers/agent-task.ts'
+import { createAgentTask } from '../helpers/agent-task.ts'
 import { until } from '../helpers/until.ts'
 
 const NEVER = new AbortController().signal
 
 function run(options: CommandRunnerOptions, task: Partial<AgentTask> = {}, signal = NEVER) {
-  return new CommandRunner({ sandbox: { mode: 'none' }, warn() {}, ...options }).run(agentTask(task), signal)
+  return new CommandRunner({ sandbox: { mode: 'none' }, warn() {}, ...options }).run(
+    createAgentTask(task),
+    signal,
+  )
 }
 
 /** Returns whether a process exists and is not a zombie. */
@@ -21,11 +24,11 @@ function isAlive(pid: number): boolean {
   }
 }
 
-function untilDead(pid: number): Promise<unknown> {
+function waitUntilDead(pid: number): Promise<unknown> {
   return until(() => !isAlive(pid))
 }
 
-function pidIn(path: string): number {
+function readPid(path: string): number {
   return Number(readFileSync(path, 'utf8'))
 }
 
@@ -137,7 +140,7 @@ t.test('a killed verifier gave no verdict, whatever it had written', async (t) =
 })
 
 t.test('the verifier sees the ground truth, the agent does not', async (t) => {
-  // As verl's own script makes rows of GSM8K: the worked solution is beside the ground truth.
+  // verl's own script creates such rows of GSM8K: the worked solution is beside the ground truth.
   const solution = 'It is 6 * 7. #### 42'
   const tools_kwargs = { calc_gsm8k_reward: { create_kwargs: { ground_truth: '42' } } }
   const sample = {
@@ -201,7 +204,7 @@ t.test('an agent that times out is stopped with all processes that it started', 
     graceMs: 100,
   })
   t.match(result, { status: 'timeout', rewards: {}, error: 'the agent ran out of time', output: 'begun\n' })
-  for (const name of ['shell', 'child']) await untilDead(pidIn(join(workDir, name)))
+  for (const name of ['shell', 'child']) await waitUntilDead(readPid(join(workDir, name)))
 })
 
 t.test('an agent that ends on SIGTERM is not waited for', async (t) => {
@@ -214,7 +217,7 @@ t.test("an agent's background processes end with it", async (t) => {
   const workDir = t.testdir()
   const result = await run({ command: `${STUBBORN} exit 0`, workDir })
   t.equal(result.status, 'completed')
-  await untilDead(pidIn(join(workDir, 'child')))
+  await waitUntilDead(readPid(join(workDir, 'child')))
 })
 
 t.test('a cancelled agent is stopped, and the reason is thrown', async (t: Test) => {
@@ -224,11 +227,11 @@ t.test('a cancelled agent is stopped, and the reason is thrown', async (t: Test)
   await until(() => existsSync(join(workDir, 'child')))
   controller.abort(new Error('cancelled'))
   await t.rejects(running, { message: 'cancelled' })
-  for (const name of ['shell', 'child']) await untilDead(pidIn(join(workDir, name)))
+  for (const name of ['shell', 'child']) await waitUntilDead(readPid(join(workDir, name)))
   await t.rejects(run({ command: 'true' }, {}, controller.signal), { message: 'cancelled' })
 })
 
-t.test('the end of a long output is kept', async (t) => {
+t.test('the end of a long output is recorded', async (t) => {
   const { output = '' } = await run({ command: 'yes | head -c 1000000; echo last' })
   t.ok(output.length < 300_000)
   t.match(output, /^\[\d+ bytes before this are left out\]/)

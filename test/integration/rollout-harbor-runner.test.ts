@@ -17,7 +17,7 @@ import { HarborClient, type HarborMetadata } from '../../src/rollout/runners/har
 import { HarborRunner, type HarborRunnerOptions } from '../../src/rollout/runners/harbor-runner.ts'
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
 import { packTask } from '../../src/rollout/runners/task-archive.ts'
-import { agentTask } from '../helpers/agent-task.ts'
+import { createAgentTask } from '../helpers/agent-task.ts'
 import { startHarborServer } from '../helpers/harbor-server.ts'
 
 const NEVER = new AbortController().signal
@@ -30,7 +30,7 @@ const COMPLETED = {
 }
 
 /** Creates a task directory with everything that an archive could damage. */
-function taskDirectory(t: Test): string {
+function createTaskDirectory(t: Test): string {
   const task = join(t.testdir(), '@fix the bug-ü')
   mkdirSync(join(task, 'tests', 'empty'), { recursive: true })
   mkdirSync(join(task, 'a'.repeat(90), 'b'.repeat(90)), { recursive: true })
@@ -76,7 +76,7 @@ function unpack(t: Test, archive: Buffer, into: string): string {
 }
 
 t.test('an archive contains the task directory under its own name, byte for byte', async (t) => {
-  const task = taskDirectory(t)
+  const task = createTaskDirectory(t)
   const unpacked = unpack(t, await packTask(`${task}/`), `${task}-unpacked`)
   t.match(unpacked, /\/@fix the bug-ü$/)
   t.strictSame(getContent(unpacked), getContent(task))
@@ -84,7 +84,7 @@ t.test('an archive contains the task directory under its own name, byte for byte
 })
 
 t.test('equal directories give equal archives, independent of time and user', async (t) => {
-  const task = taskDirectory(t)
+  const task = createTaskDirectory(t)
   const first = await packTask(task)
   utimesSync(join(task, 'task.toml'), 1, 1)
   t.ok(first.equals(await packTask(task)))
@@ -92,17 +92,17 @@ t.test('equal directories give equal archives, independent of time and user', as
   t.notOk(first.equals(await packTask(task)))
 })
 
-function runner(harborUrl: string, more: Partial<HarborRunnerOptions> = {}): HarborRunner {
+function createRunner(harborUrl: string, more: Partial<HarborRunnerOptions> = {}): HarborRunner {
   return new HarborRunner({ harborUrl, harborTimeoutMs: 10_000, ...more })
 }
 
 async function runOnce(t: Test, harborRunner: HarborRunner, task: Partial<AgentTask> = {}, signal = NEVER) {
   t.teardown(() => harborRunner.close())
-  return harborRunner.run(agentTask(task), signal)
+  return harborRunner.run(createAgentTask(task), signal)
 }
 
 t.test('a run is a form of metadata and archive', async (t) => {
-  const taskPath = taskDirectory(t)
+  const taskPath = createTaskDirectory(t)
   const harbor = await startHarborServer(t, async () => ({ body: COMPLETED }))
   const options = {
     agentName: 'swe-agent',
@@ -113,7 +113,7 @@ t.test('a run is a form of metadata and archive', async (t) => {
     timeoutMultiplier: 2,
     harborVerifier: { disable: false },
   }
-  const result = await runOnce(t, runner(`${harbor.url}/`, options), {
+  const result = await runOnce(t, createRunner(`${harbor.url}/`, options), {
     taskPath,
     modelName: 'openai/m',
     apiKey: 'key-1',
@@ -157,7 +157,7 @@ t.test('a run is a form of metadata and archive', async (t) => {
 t.test('settings that are not configured are null or empty', async (t) => {
   const taskPath = t.testdir({ 'task.toml': '' })
   const harbor = await startHarborServer(t, async () => ({ body: COMPLETED }))
-  await runOnce(t, runner(harbor.url), { taskPath })
+  await runOnce(t, createRunner(harbor.url), { taskPath })
   t.match(harbor.runs[0]!.metadata, {
     agent: { name: null, import_path: null, model_name: null, kwargs: {} },
     timeout_multiplier: 1,
@@ -171,7 +171,7 @@ t.test('each status of a response is the status of the attempt, with rewards and
   for (const status of ['failed', 'timeout', 'error']) {
     const body = { run_id: 'r', status, rewards: null, rollout_details: { steps: 3 }, error: 'why' }
     const harbor = await startHarborServer(t, async () => ({ body }))
-    t.strictSame(await runOnce(t, runner(harbor.url), { taskPath }), {
+    t.strictSame(await runOnce(t, createRunner(harbor.url), { taskPath }), {
       status,
       rewards: {},
       details: { run_id: 'r', rollout_details: { steps: 3 } },
@@ -190,17 +190,17 @@ t.test('an invalid response is an error that quotes it', async (t) => {
   ] as const) {
     const harbor = await startHarborServer(t, async () => ({ status, body }))
     const message = new RegExp(`^the Harbor server responded with ${status}: \\{"`)
-    await t.rejects(runOnce(t, runner(harbor.url), { taskPath }), { message })
+    await t.rejects(runOnce(t, createRunner(harbor.url), { taskPath }), { message })
   }
-  await t.rejects(runOnce(t, runner('http://127.0.0.1:1'), { taskPath }), { code: 'ECONNREFUSED' })
+  await t.rejects(runOnce(t, createRunner('http://127.0.0.1:1'), { taskPath }), { code: 'ECONNREFUSED' })
 })
 
 t.test('a run that takes too long has timed out, and its connection is closed', async (t) => {
   const harbor = await startHarborServer(t, () => new Promise(() => {}))
   const taskPath = t.testdir({})
-  const result = await runOnce(t, runner(harbor.url, { harborTimeoutMs: 100 }), { taskPath })
+  const result = await runOnce(t, createRunner(harbor.url, { harborTimeoutMs: 100 }), { taskPath })
   t.match(result, { status: 'timeout', rewards: {}, error: 'no response within 100 ms' })
-  await harbor.hungUp
+  await harbor.clientDisconnected
 })
 
 t.test('a cancelled run throws the reason', async (t) => {
@@ -209,16 +209,16 @@ t.test('a cancelled run throws the reason', async (t) => {
     controller.abort(new Error('cancelled'))
     return new Promise(() => {})
   })
-  await t.rejects(runOnce(t, runner(harbor.url), { taskPath: t.testdir({}) }, controller.signal), {
+  await t.rejects(runOnce(t, createRunner(harbor.url), { taskPath: t.testdir({}) }, controller.signal), {
     message: 'cancelled',
   })
 })
 
 t.test('a row with a missing task directory is an error', async (t) => {
   const harbor = await startHarborServer(t, async () => ({ body: COMPLETED }))
-  await t.rejects(runOnce(t, runner(harbor.url)), { message: /^the row names no task directory/ })
+  await t.rejects(runOnce(t, createRunner(harbor.url)), { message: /^the row names no task directory/ })
   const taskPath = join(t.testdir({}), 'gone')
-  await t.rejects(runOnce(t, runner(harbor.url), { taskPath }), { code: 'ENOENT', path: taskPath })
+  await t.rejects(runOnce(t, createRunner(harbor.url), { taskPath }), { code: 'ENOENT', path: taskPath })
   t.equal(harbor.runs.length, 0)
 })
 
@@ -264,7 +264,7 @@ t.test('a batch is run with a limit; each run has its own result, in order', asy
     { run_id: 'run-6' },
     { run_id: 'run-7' },
   ])
-  t.equal(harbor.mostAtOnce, 3)
+  t.equal(harbor.maxRunning, 3)
   const archives = new Set(harbor.runs.map(({ archive }) => archive.toString('base64')))
   t.equal(archives.size, 2)
 })

@@ -8,7 +8,7 @@ import { ROLLOUT } from '../../src/rollout/options.ts'
 import { CommandRunner, type CommandRunnerOptions } from '../../src/rollout/runners/command-runner.ts'
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
 import { openSandbox } from '../../src/rollout/runners/sandbox.ts'
-import { agentTask } from '../helpers/agent-task.ts'
+import { createAgentTask } from '../helpers/agent-task.ts'
 
 const NEVER = new AbortController().signal
 const { missing } = openSandbox({ mode: 'auto' })
@@ -17,10 +17,10 @@ const needsSandbox = missing === undefined ? {} : { skip: `no sandbox here: ${mi
 
 function run(options: CommandRunnerOptions, task: Partial<AgentTask> = {}) {
   const runner = new CommandRunner({ sandbox: { mode: 'bwrap' }, ...options })
-  return runner.run(agentTask(task), NEVER)
+  return runner.run(createAgentTask(task), NEVER)
 }
 
-function taskDirectory(t: Test): string {
+function createTaskDirectory(t: Test): string {
   const root = t.testdir({
     task: { 'instruction.md': 'Count.', tests: { expected: '42' }, solution: { 'solve.sh': 'echo 42' } },
   })
@@ -28,7 +28,7 @@ function taskDirectory(t: Test): string {
 }
 
 t.test('an agent reads its task without the ground truth, and cannot change it', needsSandbox, async (t) => {
-  const taskPath = taskDirectory(t)
+  const taskPath = createTaskDirectory(t)
   const command =
     'cat "$TASK_DIR/instruction.md"; cat "$TASK_DIR/tests/expected" "$TASK_DIR/solution/solve.sh" 2>/dev/null; ' +
     '(echo 1 > "$TASK_DIR/tests/expected"; echo 1 > "$TASK_DIR/new"; rm -rf "$TASK_DIR") 2>/dev/null; exit 0'
@@ -99,7 +99,7 @@ t.test('an agent sees no key of its trainer, wherever that is, and no database',
   const flags = { command, tasks: 'none', sandbox: 'bwrap', adminKeys: '@admin.key' }
   const config = loadConfig(ROLLOUT, flags, { LLM_PROXY_WORKER_KEY: '@worker.key' })
   const runner = createRunner(config, () => {})
-  const { output = '' } = await runner.run(agentTask(), NEVER)
+  const { output = '' } = await runner.run(createAgentTask(), NEVER)
   t.notMatch(output, 'the-key')
   t.match(output, 'mine', 'it reads other files in their directory')
   t.notMatch(output, /^(lib|cache|log)$/m, 'directories outside of the system are visible only if named')
@@ -121,12 +121,12 @@ t.test('a verifier that was killed in the sandbox gave no verdict', needsSandbox
   t.strictSame((await run({ command: 'true', verifier: 'exit 3' })).rewards, { reward: 0 })
 })
 
-t.test('nor did a verifier that bubblewrap could not start', needsSandbox, async (t) => {
+t.test('a verifier that bubblewrap could not start gave no verdict', needsSandbox, async (t) => {
   const directory = t.testdir()
   const bwrap = (process.env.PATH ?? '').split(delimiter).find((path) => existsSync(join(path, 'bwrap')))
-  const refusal = 'echo "bwrap: Creating new namespace failed" >&2; exit 1'
+  const failure = 'echo "bwrap: Creating new namespace failed" >&2; exit 1'
   // The machine runs out of namespaces when the verifier starts.
-  const script = `#!/bin/sh\n[ -z "$AGENT_OUTPUT_FILE" ] || { ${refusal}; }\nexec ${bwrap}/bwrap "$@"\n`
+  const script = `#!/bin/sh\n[ -z "$AGENT_OUTPUT_FILE" ] || { ${failure}; }\nexec ${bwrap}/bwrap "$@"\n`
   writeFileSync(join(directory, 'bwrap'), script, { mode: 0o755 })
   const path = process.env.PATH
   process.env.PATH = `${directory}${delimiter}${path}`
@@ -171,12 +171,12 @@ t.test('private directories of programs can be made visible', needsSandbox, asyn
   t.match(await run({ command, sandbox: { mode: 'bwrap', visible } }), { output: 'at work\n' })
 })
 
-t.test('without a sandbox a warning says that agents must be trusted', async (t) => {
+t.test('without a sandbox a warning states that agents must be trusted', async (t) => {
   const output: string[] = []
   const warn = (text: string) => void output.push(text)
   const runner = new CommandRunner({ command: 'true', sandbox: { mode: 'none' }, warn })
   t.match(output, [/^trusted agents only: .*switched off/])
-  t.match(await runner.run(agentTask({}), NEVER), { status: 'completed' })
+  t.match(await runner.run(createAgentTask({}), NEVER), { status: 'completed' })
   const { PATH } = process.env
   t.teardown(() => {
     process.env.PATH = PATH

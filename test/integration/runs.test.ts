@@ -4,14 +4,14 @@ import t, { type Test } from 'tap'
 import type { Logger } from '../../src/base/logger.ts'
 import { createRunKey } from '../../src/proxy/http/access/agent-key.ts'
 import { KEYS } from '../helpers/keys.ts'
-import { listingLogger } from '../helpers/listing-logger.ts'
+import { createListingLogger } from '../helpers/listing-logger.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 
 const [ADMIN] = KEYS.adminKeys as [string]
 const [SECRET] = KEYS.agentKeySecrets as [string]
 
-type Answer = Record<string, unknown> & { sessions: { session_id: string }[]; run_key: string }
+type ApiBody = Record<string, unknown> & { sessions: { session_id: string }[]; run_key: string }
 
 async function startShared(t: Test, logger: Logger = silentLogger) {
   const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS, logger })
@@ -21,7 +21,7 @@ async function startShared(t: Test, logger: Logger = silentLogger) {
       headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
       ...(body && { body: JSON.stringify(body) }),
     })
-    return { status: response.status, body: (await response.json()) as Answer }
+    return { status: response.status, body: (await response.json()) as ApiBody }
   }
 }
 
@@ -133,7 +133,7 @@ t.test('an invalid run or deletion is rejected by name', async (t) => {
 })
 
 t.test('changes are audited in the log, reads and rejected requests are not', async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const sendRequest = await startShared(t, logger)
   const run = createRunKey(SECRET, 'job-1')
   await sendRequest(run, 'POST', '/sessions', { session_id: 'runs/job-1/s' })

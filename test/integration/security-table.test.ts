@@ -13,7 +13,12 @@ import { Keyring } from '../../src/proxy/http/access/keyring.ts'
 import { UnauthenticatedConnections } from '../../src/proxy/http/transport/unauthenticated-connections.ts'
 import { LIMITS } from '../../src/proxy/http/transport/web-server.ts'
 import { HANDSHAKE_LIMITS } from '../../src/proxy/http/worker/worker-socket.ts'
-import { type AccessRow, accessMarkdown, accessTable, type CallerName } from '../helpers/access-table.ts'
+import {
+  type AccessRow,
+  type CallerName,
+  createAccessTable,
+  renderAccessTable,
+} from '../helpers/access-table.ts'
 import { generatedSection } from '../helpers/generated-text.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
@@ -22,9 +27,9 @@ import { silentLogger } from '../helpers/silent-logger.ts'
 const DOCUMENT = join(import.meta.dirname, '../../docs/security.md')
 const keyring = new Keyring(KEYS)
 
-const KEY_OF: Record<CallerName, string | undefined> = {
+const KEYS_BY_CALLER: Record<CallerName, string | undefined> = {
   'no key': undefined,
-  'a wrong key': 'a-key-that-nobody-has',
+  'a wrong key': 'an-unknown-key',
   admin: KEYS.adminKeys[1],
   worker: KEYS.workerKeys[1],
   view: KEYS.viewKeys[1],
@@ -37,7 +42,7 @@ const KEY_OF: Record<CallerName, string | undefined> = {
 
 t.test('docs/security.md has every route with what each key may do (UPDATE=1 writes it)', async (t) => {
   const { routes } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
-  const table = accessMarkdown(accessTable(routes))
+  const table = renderAccessTable(createAccessTable(routes))
   t.equal(generatedSection(DOCUMENT, 'who may do what', table), table)
   const getScope = (path: string) => routes.find((route) => route.path === path)?.scope
   const getReaders = (path: string) =>
@@ -71,10 +76,10 @@ t.test('docs/security.md has the limits that the code has', async (t) => {
 
 t.test("each cell of the table is a server's behaviour", { timeout: 120_000 }, async (t) => {
   const { url, routes } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
-  for (const row of accessTable(routes)) {
-    for (const caller of Object.keys(KEY_OF) as CallerName[]) {
+  for (const row of createAccessTable(routes)) {
+    for (const caller of Object.keys(KEYS_BY_CALLER) as CallerName[]) {
       const expected = row.cells[caller]
-      const status = await statusFor(url, row.route, KEY_OF[caller])
+      const status = await getStatus(url, row.route, KEYS_BY_CALLER[caller])
       const seen = status === 401 || status === 403 ? String(status) : 'yes'
       t.equal(seen, expected, `${row.route.method} ${row.route.path} with ${caller}: ${status}`)
     }
@@ -83,11 +88,11 @@ t.test("each cell of the table is a server's behaviour", { timeout: 120_000 }, a
 
 t.test('without keys every cell permits the request', { timeout: 120_000 }, async (t) => {
   const { url, routes } = await startSessionsApi(t)
-  for (const { route } of accessTable(routes) satisfies AccessRow[]) {
+  for (const { route } of createAccessTable(routes) satisfies AccessRow[]) {
     // On an open proxy only /v1 without a session in the path rejects requests, because the session is unknown.
-    const status = await statusFor(url, route, undefined)
-    const mayNotKnow = route.path.startsWith('/v1/') && !route.path.includes(':sessionId')
-    const isAllowed = (status !== 401 && status !== 403) || mayNotKnow
+    const status = await getStatus(url, route, undefined)
+    const isSessionUnknown = route.path.startsWith('/v1/') && !route.path.includes(':sessionId')
+    const isAllowed = (status !== 401 && status !== 403) || isSessionUnknown
     // Even without keys, a node must prove its identity.
     t.equal(isAllowed, route.scope !== 'node', `${route.method} ${route.path}: ${status}`)
   }
@@ -111,7 +116,7 @@ t.test('a route without a scope does not start', async (t) => {
 })
 
 /** Returns the status of a request with placeholders in its path and an empty body. */
-async function statusFor(url: string, route: RouteScope, key: string | undefined): Promise<number> {
+async function getStatus(url: string, route: RouteScope, key: string | undefined): Promise<number> {
   const path = route.path
     .replace(':sessionId', 'runs%2Fr%2Fthis')
     .replace(/:\w+/g, 'x')
@@ -119,15 +124,15 @@ async function statusFor(url: string, route: RouteScope, key: string | undefined
     .replace(/\/wait$/, '/wait?timeout_s=0')
     .replace(/\/pause$/, '/pause?drain_timeout_s=0')
   const headers = key === undefined ? {} : { authorization: `Bearer ${key}` }
-  if (path === '/ws/worker') return upgradeStatus(url + path, headers)
-  const call = request(url + path, { method: route.method, headers, agent: false })
-  call.end(route.method === 'POST' ? '{}' : undefined)
-  const [response] = await once(call, 'response')
+  if (path === '/ws/worker') return getUpgradeStatus(url + path, headers)
+  const outgoing = request(url + path, { method: route.method, headers, agent: false })
+  outgoing.end(route.method === 'POST' ? '{}' : undefined)
+  const [response] = await once(outgoing, 'response')
   response.resume()
   return response.statusCode
 }
 
-async function upgradeStatus(url: string, headers: Record<string, string>): Promise<number> {
+async function getUpgradeStatus(url: string, headers: Record<string, string>): Promise<number> {
   const socket = new WebSocket(url.replace('http', 'ws'), { headers })
   socket.on('error', () => {})
   const status = await new Promise<number>((resolve) => {

@@ -9,15 +9,15 @@ import { completeResponse, respond, untilAborted } from '../helpers/scripted-bac
 import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { openMemoryStore } from '../helpers/store-in-process.ts'
 
-const ASKED = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
+const REQUEST = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
 
 const sendRequest = ({ call }: Pick<SessionsApi, 'call'>, more = {}, session = 's') =>
-  call('POST', `/${session}/v1/chat/completions`, { ...ASKED, ...more })
+  call('POST', `/${session}/v1/chat/completions`, { ...REQUEST, ...more })
 
 const LIMIT_REACHED = { status: 400, body: { error: { code: 'limit_reached' } } }
 
 /** Makes the engine sample as many tokens as the request permits. */
-function greedy(api: SessionsApi): void {
+function sampleUpToLimit(api: SessionsApi): void {
   api.backend.script = ({ body: { max_tokens, max_completion_tokens } }) => {
     const count = max_completion_tokens ?? max_tokens ?? 3
     const [start] = completeResponse()
@@ -43,7 +43,7 @@ t.test(`at a limit of turns the agent of each dialect gets an ordinary final res
       usage: { prompt_tokens: 0, completion_tokens: 0 },
     },
   })
-  const anthropic = await api.call('POST', '/s/v1/messages', { ...ASKED, max_tokens: 9 })
+  const anthropic = await api.call('POST', '/s/v1/messages', { ...REQUEST, max_tokens: 9 })
   t.match(anthropic, { status: 200, body: { stop_reason: 'end_turn', usage: { output_tokens: 0 } } })
   const responses = await api.call('POST', '/s/v1/responses', { model: 'm', input: 'hello' })
   t.match(responses, { status: 200, body: { status: 'completed', usage: { output_tokens: 0 } } })
@@ -69,7 +69,7 @@ t.test(`at a limit of turns the agent of each dialect gets an ordinary final res
 
 t.test(`tokens are sampled up to the limit of a budget, and no more`, async (t) => {
   const api = await startSessionsApi(t)
-  greedy(api)
+  sampleUpToLimit(api)
   await api.call('POST', '/sessions/s', { limits: { sampled_tokens: 12 } })
   for (const field of ['max_tokens', 'max_completion_tokens', 'max_tokens', 'max_tokens'])
     t.equal((await sendRequest(api, { [field]: 5 })).status, 200)
@@ -91,7 +91,11 @@ t.test(`a restarted proxy knows the usage of a session`, async (t) => {
   await sendRequest(before)
   await before.sessions.close()
   const after = await startSessionsApi(t, store)
-  t.match(await sendRequest(after), { body: { choices: [{ message: { content: 'hi there' } }] } }, '3 of 4')
+  t.match(
+    await sendRequest(after),
+    { body: { choices: [{ message: { content: 'hi there' } }] } },
+    '3 of 4 tokens are used',
+  )
   await sendRequest(after)
   const { turns } = (await after.call('GET', '/sessions/s')).body
   t.match(turns[2].annotations, { limit: 'prompt_tokens' })
@@ -129,7 +133,7 @@ t.test('tokens that a request in flight has sampled so far count', async (t) => 
   }
   await api.call('POST', '/sessions/s', { limits: { sampled_tokens: 3 } })
   const gone = new AbortController()
-  const body = JSON.stringify({ ...ASKED, stream: true })
+  const body = JSON.stringify({ ...REQUEST, stream: true })
   const running = fetch(`${api.url}/s/v1/chat/completions`, { method: 'POST', body, signal: gone.signal })
   await hasSampled
   t.match(await sendRequest(api), { body: { choices: [{ message: { content: '' } }] } })
@@ -151,27 +155,33 @@ t.test('at a limit, each of several choices of one request is an end', async (t)
 })
 
 t.test('sequential requests never exceed a budget, and the last one ends at it', () => {
-  const call = fc.record({
+  const randomRequest = fc.record({
     requested: fc.option(fc.integer({ min: 1, max: 9 })),
-    says: fc.integer({ min: 0, max: 9 }),
+    available: fc.integer({ min: 0, max: 9 }),
   })
   fc.assert(
-    fc.property(fc.integer({ min: 1, max: 40 }), fc.array(call, { maxLength: 30 }), (budget, calls) => {
-      const spending = new SessionUsage()
-      let sampled = 0
-      for (const { requested, says } of calls) {
-        const has = spending.begin({ sampled_tokens: budget }, [], 0)
-        if ((has.reached !== undefined) !== sampled >= budget) return false
-        if (has.reached !== undefined) continue
-        const request = { body: { messages: [], max_tokens: requested ?? 9 } } as unknown as GenerationRequest
-        const { max_tokens: most } = limitToBudget(request, has).body
-        const sampledTokens = Math.min(says, most!)
-        if (most !== Math.min(requested ?? 9, budget - sampled)) return false
-        sampled += sampledTokens
-        spending.add({ status: 'completed', engine: 'e', startedAtMs: 0, promptTokens: 1, sampledTokens })
-      }
-      return sampled <= budget
-    }),
+    fc.property(
+      fc.integer({ min: 1, max: 40 }),
+      fc.array(randomRequest, { maxLength: 30 }),
+      (budget, requests) => {
+        const usage = new SessionUsage()
+        let sampled = 0
+        for (const { requested, available } of requests) {
+          const budgetState = usage.begin({ sampled_tokens: budget }, [], 0)
+          if ((budgetState.reached !== undefined) !== sampled >= budget) return false
+          if (budgetState.reached !== undefined) continue
+          const request = {
+            body: { messages: [], max_tokens: requested ?? 9 },
+          } as unknown as GenerationRequest
+          const { max_tokens: maxTokens } = limitToBudget(request, budgetState).body
+          const sampledTokens = Math.min(available, maxTokens!)
+          if (maxTokens !== Math.min(requested ?? 9, budget - sampled)) return false
+          sampled += sampledTokens
+          usage.add({ status: 'completed', engine: 'e', startedAtMs: 0, promptTokens: 1, sampledTokens })
+        }
+        return sampled <= budget
+      },
+    ),
   )
   return Promise.resolve()
 })
@@ -194,10 +204,10 @@ t.test('the seconds are counted from the first request, and again after a reset'
 t.test('an agent that continues after its end is eventually rejected, without retries', async (t) => {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
-  for (let calls = 0; calls < 9; calls += 1) t.equal((await sendRequest(api)).status, 200)
+  for (let count = 0; count < 9; count += 1) t.equal((await sendRequest(api)).status, 200)
   const rejected = await fetch(`${api.url}/s/v1/messages`, {
     method: 'POST',
-    body: JSON.stringify({ ...ASKED, max_tokens: 9 }),
+    body: JSON.stringify({ ...REQUEST, max_tokens: 9 }),
   })
   t.equal(rejected.status, 400)
   t.equal(rejected.headers.get('x-should-retry'), 'false')
@@ -207,7 +217,7 @@ t.test('an agent that continues after its end is eventually rejected, without re
 t.test('sessions without limits have those of the proxy', async (t) => {
   const proxy = await startProxy(t, { sessionLimits: ['turns=1', 'at_limit=error'] })
   const getResponse = (session: string) =>
-    proxy.post(`/${session}/v1/chat/completions`, { ...ASKED, max_tokens: 2 })
+    proxy.post(`/${session}/v1/chat/completions`, { ...REQUEST, max_tokens: 2 })
   t.match(await getResponse('s'), { choices: [{}] })
   t.match(await getResponse('s'), { error: { code: 'limit_reached' } })
   t.match(await proxy.get('/sessions/s'), { limits: { turns: 1, at_limit: 'error' } })
@@ -268,7 +278,7 @@ t.test('a context limit of a session bounds prompt and completion together, in t
 t.test('a context limit is rejected where the engine renders the prompts', async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions/s', { limits: { context_tokens: 64 } })
-  t.match(await proxy.post('/s/v1/chat/completions', ASKED), {
+  t.match(await proxy.post('/s/v1/chat/completions', REQUEST), {
     error: { code: 'unsupported', param: 'limits' },
   })
 })

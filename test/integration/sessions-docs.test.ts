@@ -12,7 +12,7 @@ import { Trace, TracesQueryBody } from '../../src/proxy/http/trainer/traces/sche
 import { AGENT_ROLE_HEADERS } from '../../src/proxy/session/roles/agent-role.ts'
 import { RESERVED_SEGMENTS } from '../../src/proxy/session/state/sessions.ts'
 import { generatedSection } from '../helpers/generated-text.ts'
-import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 
 const PAGE = join(import.meta.dirname, '../../docs/http-api.md')
 const page = readFileSync(PAGE, 'utf8')
@@ -28,16 +28,20 @@ interface Operation {
   parameters?: { name: string; in: string }[]
 }
 
-t.test('docs/http-api.md lists the existing routes and parameters', async (t) => {
-  const { call } = await startSessionsApi(t)
+/** Returns the routes of openapi.json that have one of these tags. */
+async function readRoutes({ call }: SessionsApi, ...tags: string[]) {
   const { paths } = (await call('GET', '/openapi.json')).body as {
     paths: Record<string, Record<string, Operation>>
   }
-  const routes = Object.entries(paths).flatMap(([path, methods]) =>
+  return Object.entries(paths).flatMap(([path, methods]) =>
     Object.entries(methods)
-      .filter(([, { tags }]) => ['sessions', 'traces', 'gateway'].some((tag) => tags?.includes(tag)))
+      .filter(([, operation]) => tags.some((tag) => operation.tags?.includes(tag)))
       .map(([method, operation]) => ({ route: `${method.toUpperCase()} ${path}`, operation })),
   )
+}
+
+t.test('docs/http-api.md lists the existing routes and parameters', async (t) => {
+  const routes = await readRoutes(await startSessionsApi(t), 'sessions', 'traces', 'gateway')
   const isElsewhere = (route: string) =>
     page.includes(`\n| \`${route}\` | `) && !ROUTES.includes(`| \`${route}\` |`)
   const rows = routes
@@ -52,30 +56,23 @@ t.test('docs/http-api.md lists the existing routes and parameters', async (t) =>
 })
 
 t.test('docs/consumers.md lists the existing routes', async (t) => {
-  const { call } = await startSessionsApi(t)
-  const { paths } = (await call('GET', '/openapi.json')).body as {
-    paths: Record<string, Record<string, Operation>>
-  }
-  const rows = Object.entries(paths).flatMap(([path, methods]) =>
-    Object.entries(methods)
-      .filter(([, { tags }]) => tags?.includes('consumers'))
-      .map(([method, { summary }]) => `| \`${method.toUpperCase()} ${path}\` | ${summary} |`),
-  )
+  const routes = await readRoutes(await startSessionsApi(t), 'consumers')
+  const rows = routes.map(({ route, operation }) => `| \`${route}\` | ${operation.summary} |`)
   const table = ['| route | does |', '|---|---|', ...rows].join('\n')
   t.equal(generatedSection(CONSUMERS, 'routes of consumers', table), table, 'UPDATE=1 rewrites it')
 })
 
 const { properties: fetchFields } = FetchBody
-const ofFetch = Object.entries(fetchFields).filter(
+const fetchOnlyFields = Object.entries(fetchFields).filter(
   ([name]) => !(name in schemas.TrajectoriesQuery.properties),
 )
 
 for (const [name, schema] of Object.entries({
   'fields of a new consumer': NewConsumerBody,
-  'fields of a fetch': Type.Object(Object.fromEntries(ofFetch)),
+  'fields of a fetch': Type.Object(Object.fromEntries(fetchOnlyFields)),
 }))
   t.test(`docs/consumers.md has the ${name} (UPDATE=1 rewrites them)`, async (t) => {
-    const table = fieldTable(schema)
+    const table = renderFieldTable(schema)
     t.equal(generatedSection(CONSUMERS, name, table), table)
   })
 
@@ -93,13 +90,13 @@ const TABLES: Record<string, TObject> = {
 
 for (const [name, schema] of Object.entries(TABLES)) {
   t.test(`docs/http-api.md has the ${name} as openapi.json has them (UPDATE=1 rewrites them)`, async (t) => {
-    const table = fieldTable(withoutDetails(schema))
+    const table = renderFieldTable(omitDetails(schema))
     t.equal(generatedSection(PAGE, name, table), table)
   })
 }
 
 /** Returns the type without the fields of token data, which docs/details.md has. */
-function withoutDetails({ properties }: TObject): TObject {
+function omitDetails({ properties }: TObject): TObject {
   const own = Object.entries(properties).filter(([name]) => !(name in rowDetailFields))
   return Type.Object(Object.fromEntries(own))
 }
@@ -117,10 +114,10 @@ t.test('docs/details.md has the fields that docs/http-api.md omits', async (t) =
 })
 
 /** Renders a table. Neighbours with the same description share a row, and fields without a description another. */
-function fieldTable({ properties }: TObject): string {
+function renderFieldTable({ properties }: TObject): string {
   const rows: { names: string[]; text: string }[] = []
   for (const [name, schema] of Object.entries(properties)) {
-    const text = getText(schema as Described).replace(/docs\/([\w-]+\.md)/g, '[$1]($1)')
+    const text = getText(schema as FieldSchema).replace(/docs\/([\w-]+\.md)/g, '[$1]($1)')
     const last = text === '' ? rows.find((row) => row.text === '') : rows.at(-1)
     if (last?.text === text) last.names.push(name)
     else rows.push({ names: [name], text })
@@ -131,15 +128,15 @@ function fieldTable({ properties }: TObject): string {
   return ['| field | |', '|---|---|', ...lines].join('\n').replaceAll('|  |', '| |')
 }
 
-interface Described {
+interface FieldSchema {
   description?: string
   default?: unknown
   enum?: unknown[]
-  anyOf?: Described[]
+  anyOf?: FieldSchema[]
 }
 
 /** Returns the possible values of a field and its description. */
-function getText(schema: Described): string {
+function getText(schema: FieldSchema): string {
   const inner = schema.anyOf?.find(({ description, enum: values }) => description ?? values) ?? {}
   const values = (schema.enum ?? inner.enum ?? []).map((value) => `\`${value}\``).join(', ')
   const fallback = schema.default === undefined ? '' : `Default: \`${schema.default}\``
@@ -179,18 +176,11 @@ t.test('docs/http-api.md names every other field and every reserved id', async (
 })
 
 t.test('docs/http-api.md names the routes of health and admin, and the fields of health', async (t) => {
-  const { call } = await startSessionsApi(t)
-  const { paths } = (await call('GET', '/openapi.json')).body as {
-    paths: Record<string, Record<string, Operation>>
-  }
-  const routes = Object.entries(paths).flatMap(([path, methods]) =>
-    Object.entries(methods)
-      .filter(([, { tags }]) => tags?.includes('health') || tags?.includes('admin'))
-      .map(([method]) => `${method.toUpperCase()} ${path}`),
-  )
+  const api = await startSessionsApi(t)
+  const routes = (await readRoutes(api, 'health', 'admin')).map(({ route }) => route)
   t.ok(routes.includes('GET /health') && routes.includes('POST /admin/pause'))
   for (const route of routes) t.ok(page.includes(`\`${route}\``), route)
-  const { engines, ...health } = (await call('GET', '/health')).body as { engines: object[] }
+  const { engines, ...health } = (await api.call('GET', '/health')).body as { engines: object[] }
   for (const field of ['engines', ...Object.keys(health), ...Object.keys(engines[0] ?? {})]) {
     t.ok(page.includes(`\`${field}\``), field)
   }

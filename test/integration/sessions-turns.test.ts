@@ -1,9 +1,9 @@
 import t from 'tap'
 import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { toPromptChunks } from '../../src/proxy/session/prompts/prompt-chunks.ts'
-import { recordTurn, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
+import { findSchemaErrors, recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 
-interface Shown {
+interface ShownTurn {
   request_messages_from: number
   request_messages_of: string | null
   request_messages: { content: string }[]
@@ -35,7 +35,7 @@ t.test('reading a session', async (t) => {
     })
     const { status, body } = await call('GET', '/sessions/s')
     t.equal(status, 200)
-    t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+    t.same(findSchemaErrors(schemas.SessionWithTurns, body), [])
     t.same(body.turns, [
       {
         turn_id: 's-0',
@@ -106,7 +106,7 @@ t.test('reading a session', async (t) => {
       retryCount: 0,
     })
     const { body } = await call('GET', '/sessions/s')
-    t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+    t.same(findSchemaErrors(schemas.SessionWithTurns, body), [])
     t.match(body.turns[0], { status: 'failed', error: { code: 'engine_lost', message: 'gone' } })
     t.match(body.turns[1], { status: 'open', ended_at: null, latency_ms: null, params: { prompt: 'Once' } })
     for (const turn of body.turns) {
@@ -114,14 +114,14 @@ t.test('reading a session', async (t) => {
     }
   })
 
-  t.test('counts turns whose stream was cut apart from those that failed', async (t) => {
+  t.test('counts aborted turns separately from failed ones', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     for (const [index, status] of (['aborted', 'failed', 'completed', 'aborted'] as const).entries())
       await recordTurn(store, 's', index, { status })
     const { body } = await call('GET', '/sessions/s')
     t.match(body, { aborted_turns: 2, failed_turns: 1 })
-    t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+    t.same(findSchemaErrors(schemas.SessionWithTurns, body), [])
   })
 
   t.test('returns rows for training', async (t) => {
@@ -139,7 +139,7 @@ t.test('reading a session', async (t) => {
     })
     await recordTurn(store, 's', 2, { status: 'aborted' })
     const { body } = await call('GET', '/sessions/s/trajectories')
-    t.same(schemaErrors(schemas.Trajectories, body), [])
+    t.same(findSchemaErrors(schemas.Trajectories, body), [])
     t.match(body, {
       session_id: 's',
       status: 'active',
@@ -265,7 +265,7 @@ t.test('messages=new returns the part of a prompt that no earlier turn contains'
     })
   const show = async (query: string) => {
     const { body } = await call('GET', `/sessions/s${query}`)
-    t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+    t.same(findSchemaErrors(schemas.SessionWithTurns, body), [])
     return body.turns
   }
   t.match(await show('?messages=new'), [
@@ -288,7 +288,7 @@ t.test('messages=none returns the completion, and only the parameters of the req
   await recordTurn(store, 's', 0, { requestMessages: [user('a')], tools })
   await recordTurn(store, 's', 1, { requestMessages: [], promptPieces: toPromptChunks('Once upon') })
   const { body } = await call('GET', '/sessions/s?messages=none')
-  t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+  t.same(findSchemaErrors(schemas.SessionWithTurns, body), [])
   const params = { model: 'm' }
   const shown = {
     request_messages: [],
@@ -302,7 +302,7 @@ t.test('messages=none returns the completion, and only the parameters of the req
   t.equal(body.turns.length, 2)
 })
 
-t.test('messages=new omits messages that an earlier turn of the same line contains', async (t) => {
+t.test('messages=new omits messages that an earlier turn of the same agent role contains', async (t) => {
   const { call, store } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   const [a, b, c] = [user('a'), assistant('b'), user('c')]
@@ -310,8 +310,8 @@ t.test('messages=new omits messages that an earlier turn of the same line contai
   for (const [index, requestMessages] of requests.entries())
     await recordTurn(store, 's', index, { requestMessages })
   const { body } = await call('GET', '/sessions/s?messages=new')
-  t.same(schemaErrors(schemas.SessionWithTurns, body), [])
-  const shown = body.turns.map((turn: Shown) => [
+  t.same(findSchemaErrors(schemas.SessionWithTurns, body), [])
+  const shown = body.turns.map((turn: ShownTurn) => [
     turn.request_messages_from,
     turn.request_messages_of,
     turn.request_messages.map((message) => message.content).join(''),

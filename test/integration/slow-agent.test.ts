@@ -14,7 +14,7 @@ const CHUNK = 'x'.repeat(64 * 1024)
  * Sends an endless stream to an agent that reads only when the test lets it. @param stallMs how long it may read
  * nothing
  */
-async function endlessStream(t: Test, stallMs: number) {
+async function startEndlessStream(t: Test, stallMs: number) {
   const app = Fastify({ forceCloseConnections: true })
   t.teardown(() => app.close())
   const { promise: ended, resolve: end } = Promise.withResolvers<Error | null>()
@@ -37,14 +37,14 @@ async function endlessStream(t: Test, stallMs: number) {
 }
 
 t.test('an agent that stops reading uses bounded memory, and loses its stream after a while', async (t) => {
-  const { agent, ended, sent } = await endlessStream(t, 100)
+  const { agent, ended, sent } = await startEndlessStream(t, 100)
   agent.pause()
   t.match(await ended, { name: 'ProxyError', code: 'agent_too_slow' })
   t.ok(sent() * CHUNK.length < 32 * 1024 * 1024, "the kernel's buffers, and no more")
 })
 
 t.test('an agent that reads now and then keeps its stream', async (t) => {
-  const { agent, ended, sent } = await endlessStream(t, 2_000)
+  const { agent, ended, sent } = await startEndlessStream(t, 2_000)
   let outcome: Error | null | undefined
   void ended.then((error) => {
     outcome = error
@@ -62,15 +62,15 @@ t.test('an agent that reads now and then keeps its stream', async (t) => {
 })
 
 /** Starts an engine whose response never ends, and that reports when its output is not read. */
-async function endlessEngine(t: Test) {
-  const { promise: stuck, resolve: tellStuck } = Promise.withResolvers<void>()
+async function startEndlessEngine(t: Test) {
+  const { promise: stuck, resolve: reportStuck } = Promise.withResolvers<void>()
   const engine = await startScriptedServer(async (request, response) => {
     if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })
     const send = openEventStream(response)
     const closed = once(response, 'close')
     while (!response.destroyed) {
       if (send({ choices: [{ index: 0, delta: { content: CHUNK } }] })) continue
-      const patience = setTimeout(tellStuck, 500)
+      const patience = setTimeout(reportStuck, 500)
       await Promise.race([new Promise((resolve) => response.once('drain', resolve)), closed])
       clearTimeout(patience)
     }
@@ -80,8 +80,8 @@ async function endlessEngine(t: Test) {
 }
 
 /** Starts a proxy with a request in flight whose agent does not read the response. */
-async function proxyWithDeafAgent(t: Test): Promise<TestProxy> {
-  const engine = await endlessEngine(t)
+async function startProxyWithUnreadResponse(t: Test): Promise<TestProxy> {
+  const engine = await startEndlessEngine(t)
   const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'openai' })
   const agent = connect(Number(new URL(proxy.url).port), '127.0.0.1')
   t.teardown(() => agent.destroy())
@@ -96,17 +96,17 @@ async function proxyWithDeafAgent(t: Test): Promise<TestProxy> {
 }
 
 t.test('the end of a session does not wait for an agent that reads nothing', async (t) => {
-  const proxy = await proxyWithDeafAgent(t)
-  const begunAt = performance.now()
+  const proxy = await startProxyWithUnreadResponse(t)
+  const startedAt = performance.now()
   await proxy.post('/sessions/s/complete')
-  t.ok(performance.now() - begunAt < 3_000)
+  t.ok(performance.now() - startedAt < 3_000)
   t.match((await proxy.get('/sessions/s')).turns, [{ status: 'aborted', error: { code: 'turn_cancelled' } }])
   t.match((await proxy.get('/health')).engines, [{ in_flight: 0 }])
 })
 
 t.test('a shutdown waits no longer than its grace period for an agent that reads nothing', async (t) => {
-  const proxy = await proxyWithDeafAgent(t)
-  const begunAt = performance.now()
+  const proxy = await startProxyWithUnreadResponse(t)
+  const startedAt = performance.now()
   t.same(await proxy.server.stop(100), { drained: false })
-  t.ok(performance.now() - begunAt < 10_000)
+  t.ok(performance.now() - startedAt < 10_000)
 })

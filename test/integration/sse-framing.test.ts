@@ -6,7 +6,7 @@ import Fastify from 'fastify'
 import t, { type Test } from 'tap'
 import { SseReply } from '../../src/proxy/http/agent/sse-reply.ts'
 
-const PIECES = ['data: a\n\n', 'data: \u{1F30A}é\n\n', ': keep-alive\n\n']
+const EVENTS = ['data: a\n\n', 'data: \u{1F30A}é\n\n', ': keep-alive\n\n']
 
 /** Returns a server's response to these bytes, until it closes the connection. */
 async function fetchResponse(t: Test, request: string): Promise<string> {
@@ -14,10 +14,10 @@ async function fetchResponse(t: Test, request: string): Promise<string> {
   t.teardown(() => app.close())
   app.get('/', async (_request, reply) => {
     const sse = new SseReply(reply)
-    await sse.send(PIECES[0]!)
+    await sse.send(EVENTS[0]!)
     await sse.send('')
-    await sse.send(PIECES[1]!)
-    sse.keepAlive(() => PIECES[2]!)
+    await sse.send(EVENTS[1]!)
+    sse.keepAlive(() => EVENTS[2]!)
     sse.end()
   })
   await app.listen({ host: '127.0.0.1', port: 0 })
@@ -27,7 +27,7 @@ async function fetchResponse(t: Test, request: string): Promise<string> {
   return await text(agent)
 }
 
-const CHUNKS = PIECES.map((chunk) => `${Buffer.byteLength(chunk).toString(16)}\r\n${chunk}\r\n`).join('')
+const CHUNKS = EVENTS.map((chunk) => `${Buffer.byteLength(chunk).toString(16)}\r\n${chunk}\r\n`).join('')
 
 t.test('each text is a chunk of HTTP/1.1, and its length is in bytes', async (t) => {
   const response = await fetchResponse(t, 'GET / HTTP/1.1\r\nhost: p\r\nconnection: close\r\n\r\n')
@@ -39,7 +39,7 @@ t.test('each text is a chunk of HTTP/1.1, and its length is in bytes', async (t)
 
 t.test('HTTP/1.0 has no chunks: the body ends with the connection', async (t) => {
   const response = await fetchResponse(t, 'GET / HTTP/1.0\r\n\r\n')
-  t.equal(response.slice(response.indexOf('\r\n\r\n') + 4), PIECES.join(''))
+  t.equal(response.slice(response.indexOf('\r\n\r\n') + 4), EVENTS.join(''))
 })
 
 t.test('responses to pipelined requests are complete and in order', async (t) => {

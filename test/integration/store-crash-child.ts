@@ -13,9 +13,9 @@ const store = isPostgresUrl(db!)
   ? await openPostgresStore({ url: db!, durability })
   : await openSqliteStore({ path: db!, durability })
 
-await Promise.all(Array.from({ length: CALLERS }, (_, caller) => call(`s${round}-${caller}`)))
+await Promise.all(Array.from({ length: CALLERS }, (_, caller) => recordTurns(`s${round}-${caller}`)))
 
-async function call(sessionId: string): Promise<void> {
+async function recordTurns(sessionId: string): Promise<void> {
   await store.createSession(createSession(sessionId))
   await store.openTurn(aTurn('never-closed', { sessionId }))
   const requestMessages: string[] = []

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { killAfter, lookThrough } from '../helpers/crash-child.ts'
+import { checkStore, killAfter } from '../helpers/crash-child.ts'
 
 const ACKNOWLEDGED_BEFORE_KILL = [1, 40, 300]
 
@@ -18,7 +18,7 @@ for (const durability of ['power', 'process'] as const) {
     const store = await openSqliteStore({ path, durability })
     t.teardown(() => store.close())
 
-    const { completed, halfWritten } = await lookThrough(store)
+    const { completed, halfWritten } = await checkStore(store)
     t.strictSame(
       everAcknowledged.filter((turn) => !completed.has(turn)),
       [],

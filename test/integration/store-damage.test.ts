@@ -20,7 +20,7 @@ async function open(t: Test, path: string): Promise<TurnStore> {
 
 const DAMAGED = { name: 'ProxyError', code: 'data_damaged', message: /is damaged/ }
 const FIRST = Array.from({ length: 40 }, (_, index) => 1_000 + index)
-const ANSWER = 'An answer that is long enough to be named by its echo, as answers are.'
+const COMPLETION = 'An answer that is long enough to be named by its echo, as answers are.'
 const QUESTION = JSON.stringify({ role: 'user', content: 'What is the answer to it?' })
 
 /** Records two turns, of which the second continues the first, and a reward. */
@@ -28,13 +28,13 @@ async function fill(store: TurnStore): Promise<void> {
   await store.createSession(createSession('s'))
   // New arrays each time, because they are transferred.
   const getResponse = () => ({
-    completionText: ANSWER,
+    completionText: COMPLETION,
     completionTokenIds: Int32Array.of(7, 8, 9),
     completionLogprobs: Float64Array.of(-0.5, -0.25, -1),
   })
   const first = aTurn('a', { requestMessages: [QUESTION] })
   await record(store, first, { ...getResponse(), promptTokenIds: Int32Array.from(FIRST) })
-  const echo = JSON.stringify({ role: 'assistant', content: ANSWER })
+  const echo = JSON.stringify({ role: 'assistant', content: COMPLETION })
   const second = aTurn('b', { index: 1, requestMessages: [QUESTION, echo, QUESTION], tools: '[{"a":1}]' })
   await record(store, second, {
     ...getResponse(),
@@ -50,9 +50,9 @@ async function readAll(store: TurnStore): Promise<void> {
 
 /** Each changes one value as a flipped bit would. */
 const CHANGES: readonly [table: string, column: string, change: string][] = [
-  ...['completion_ids', 'prompt_rest'].map((column) => changeOfBlob('turns', column)),
-  changeOfBlob('turns', 'completion_logprobs'),
-  changeOfBlob('nodes', 'texts'),
+  ...['completion_ids', 'prompt_rest'].map((column) => createBlobChange('turns', column)),
+  createBlobChange('turns', 'completion_logprobs'),
+  createBlobChange('nodes', 'texts'),
   ['turns', 'prompt_shared', 'prompt_shared - 1'],
   ['turns', 'exact', '1 - exact'],
   ['turns', 'call_index', 'call_index + 2'],
@@ -68,9 +68,8 @@ const CHANGES: readonly [table: string, column: string, change: string][] = [
 ]
 
 /** Flips one bit of the last byte. */
-function changeOfBlob(table: string, column: string): [string, string, string] {
-  const last = `flipped(${column})`
-  return [table, column, last]
+function createBlobChange(table: string, column: string): [string, string, string] {
+  return [table, column, `flipped(${column})`]
 }
 
 function update(path: string, [table, column, change]: (typeof CHANGES)[number]): number {
@@ -88,7 +87,7 @@ function update(path: string, [table, column, change]: (typeof CHANGES)[number])
   return changes
 }
 
-async function filled(t: Test): Promise<{ path: string; bytes: Buffer }> {
+async function createFilledDatabase(t: Test): Promise<{ path: string; bytes: Buffer }> {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(t, path)
   await fill(store)
@@ -98,7 +97,7 @@ async function filled(t: Test): Promise<{ path: string; bytes: Buffer }> {
 }
 
 t.test('a changed value of trained data is reported, and nothing is returned in its place', async (t) => {
-  const { path, bytes } = await filled(t)
+  const { path, bytes } = await createFilledDatabase(t)
   for (const change of CHANGES) {
     writeFileSync(path, bytes)
     t.ok(update(path, change) > 0, `there is a ${change[1]}`)
@@ -113,7 +112,7 @@ t.test('a changed value of trained data is reported, and nothing is returned in 
 })
 
 t.test('a flipped bit of the file is found, although its pages are consistent', async (t) => {
-  const { path, bytes } = await filled(t)
+  const { path, bytes } = await createFilledDatabase(t)
   const offset = bytes.indexOf('An answer that is long')
   t.ok(offset > 0)
   bytes[offset + 3]! ^= 1
@@ -124,7 +123,7 @@ t.test('a flipped bit of the file is found, although its pages are consistent', 
 })
 
 t.test('turns from before checksums existed are read', async (t) => {
-  const { path } = await filled(t)
+  const { path } = await createFilledDatabase(t)
   const db = new Database(path)
   toVersion(db, 6)
   db.close()
@@ -158,7 +157,7 @@ t.test('a reward from before turns had rewards is sound, and a changed one is no
 })
 
 t.test('later changes of a turn are not damage', async (t) => {
-  const { path } = await filled(t)
+  const { path } = await createFilledDatabase(t)
   const store = await open(t, path)
   await store.markUndelivered('s', 'b', { code: 'agent_gone', message: 'gone' })
   await store.openTurn(aTurn('d', { index: 3 }))
@@ -173,13 +172,13 @@ t.test('later changes of a turn are not damage', async (t) => {
 t.test('a trainer gets an error for the damaged session, and the others completely', async (t) => {
   const path = join(t.testdir({}), 'proxy.db')
   const first = await startProxy(t, { db: path })
-  const call = (session: string) =>
+  const sendRequest = (session: string) =>
     first.post(`/${session}/v1/chat/completions`, {
       messages: [{ role: 'user', content: 'Hello' }],
       max_tokens: 4,
     })
-  await call('sound')
-  await call('bad')
+  await sendRequest('sound')
+  await sendRequest('bad')
   await first.server.stop(1_000)
   const db = new Database(path)
   db.exec(

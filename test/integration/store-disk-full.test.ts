@@ -8,7 +8,7 @@ import { aTurn, createSession, getTurns, record } from '../conformance/turn-stor
 
 const folder = mkdtempSync(join(tmpdir(), 'small-disk-'))
 
-function mounted(): boolean {
+function mountSmallDisk(): boolean {
   try {
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', folder], { stdio: 'ignore' })
     return true
@@ -17,7 +17,7 @@ function mounted(): boolean {
   }
 }
 
-const skip = mounted()
+const skip = mountSmallDisk()
   ? false
   : 'only root can mount a small disk; test/unit/proxy/store/sqlite/writer.test.ts fills a file'
 t.teardown(() => {
@@ -35,15 +35,15 @@ t.test(
     await store.createSession(createSession('s'))
 
     let index = 0
-    const long = () =>
+    const createLongTurn = () =>
       aTurn(`t${index}`, { index, params: JSON.stringify({ text: `${index}`.repeat(40_000) }) })
     const fill = async () => {
-      for (; index < 200; index += 1) await record(store, long())
+      for (; index < 200; index += 1) await record(store, createLongTurn())
     }
     await t.rejects(fill(), { code: 'store_failed', message: /full/ })
-    const kept = await getTurns(store)
-    t.equal(kept.length, index, 'turns acknowledged before are recorded')
-    t.ok(kept.every((turn) => turn.status === 'completed'))
+    const recorded = await getTurns(store)
+    t.equal(recorded.length, index, 'turns acknowledged before are recorded')
+    t.ok(recorded.every((turn) => turn.status === 'completed'))
 
     for (let probe = 0; probe < 3; probe += 1)
       await t.rejects(store.check(), { code: 'store_failed', message: /not enough disk space/ })

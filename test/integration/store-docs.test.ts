@@ -45,10 +45,10 @@ t.test('the backup of docs/deployment.md completes while turns are recorded', as
 
   const [, command] = read('deployment.md').match(/^llm-proxy (backup .*)$/m)!
   const copy = join(folder, 'copy.db')
-  const there = command!.replace('/data/llm-proxy.db', path).replace('/backup/llm-proxy.db', copy)
+  const backupCommand = command!.replace('/data/llm-proxy.db', path).replace('/backup/llm-proxy.db', copy)
   const before = turns
   let isRunning = true
-  const ended = runLlmProxy(there.split(' ')).finally(() => {
+  const ended = runLlmProxy(backupCommand.split(' ')).finally(() => {
     isRunning = false
   })
   while (isRunning) await recordOne('recorded meanwhile')
@@ -57,6 +57,6 @@ t.test('the backup of docs/deployment.md completes while turns are recorded', as
   const restored = new Database(copy, { readonly: true })
   t.teardown(() => restored.close())
   t.equal(restored.pragma('integrity_check', { simple: true }), 'ok')
-  const kept = restored.prepare<[], number>('SELECT count(*) FROM turns').pluck().get()!
-  t.ok(before <= kept && kept <= turns, `${before} of ${kept} of ${turns} turns`)
+  const restoredTurns = restored.prepare<[], number>('SELECT count(*) FROM turns').pluck().get()!
+  t.ok(before <= restoredTurns && restoredTurns <= turns, `${before} of ${restoredTurns} of ${turns} turns`)
 })

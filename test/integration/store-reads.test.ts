@@ -12,7 +12,7 @@ t.test('SQLite passes the conformance suite of session reads', async (t) =>
   sessionReadsConformance(t, openMemoryStore),
 )
 
-t.test('a database of version 2 gets the counts that its turns come to', async (t) => {
+t.test('a database of version 2 gets counts computed from its turns', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const first = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   await first.createSession(createSession('s'))
@@ -51,7 +51,7 @@ t.test('turns that a crash left open count as failed from the next start on', as
   t.match(await second.getSession('s'), { turnCount: 1, openTurns: 0, failedTurns: 1 })
 })
 
-t.test('the steps of a growing conversation hold each token once', async (t) => {
+t.test('the steps of a growing conversation contain each token once', async (t) => {
   const store = await openSqliteStore({
     path: join(t.testdir(), 'turns.db'),
     durability: 'process',

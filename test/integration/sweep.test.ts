@@ -8,16 +8,16 @@ t.test(
   async (t) => {
     const db = `${t.testdir()}/proxy.db`
     const before = await startProxy(t, { db })
-    for (let made = 0; made < 30; made += 1) {
-      const isShort = made < 25
-      await before.post('/sessions', { session_id: `s${made}`, ...(isShort && { ttl_s: 60 }) })
+    for (let index = 0; index < 30; index += 1) {
+      const isShort = index < 25
+      await before.post('/sessions', { session_id: `s${index}`, ...(isShort && { ttl_s: 60 }) })
     }
     await before.server.stop(0)
     const file = new Database(db)
     file.exec('UPDATE sessions SET updated_at_ms = updated_at_ms - 3600000')
     file.close()
     const proxy = await startProxy(t, { db })
-    for (let made = 0; made < 40; made += 1) await proxy.post('/sessions', { ttl_s: 0.001 })
+    for (let index = 0; index < 40; index += 1) await proxy.post('/sessions', { ttl_s: 0.001 })
     let deleted = 0
     const backlog = await until(async () => {
       const response = await proxy.post('/admin/sweep')
@@ -45,7 +45,7 @@ t.test(
 
 t.test('a few expired sessions are removed without a warning', async (t) => {
   const proxy = await startProxy(t)
-  for (let made = 0; made < 5; made += 1) await proxy.post('/sessions', { ttl_s: 0.001 })
+  for (let index = 0; index < 5; index += 1) await proxy.post('/sessions', { ttl_s: 0.001 })
   let deleted = 0
   await until(async () => {
     deleted += (await proxy.post('/admin/sweep')).deleted

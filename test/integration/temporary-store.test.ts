@@ -9,7 +9,7 @@ import { createSession } from '../conformance/turn-store.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 
 /** Creates a private folder for temporary files, until the test ends. */
-function temporaryFolder(t: Test): string {
+function createTemporaryFolder(t: Test): string {
   const root = t.testdir({})
   const before = process.env.TMPDIR
   process.env.TMPDIR = root
@@ -23,7 +23,7 @@ function temporaryFolder(t: Test): string {
 t.test(
   'its folder is accessible only to its owner, names its process, and is removed when the store closes',
   async (t) => {
-    const root = temporaryFolder(t)
+    const root = createTemporaryFolder(t)
     const [one, two] = await Promise.all([
       openTemporaryStore({ spawn: inProcess }),
       openTemporaryStore({ spawn: inProcess }),
@@ -49,10 +49,10 @@ t.test(
   'the next start removes the folder of a killed process, and nothing else',
   { skip: !knowsStart },
   async (t) => {
-    const root = temporaryFolder(t)
+    const root = createTemporaryFolder(t)
     const start = (pid: number) => getProcessStart(pid)!.replace(' ', '_')
     const earlier = start(process.pid).replace(/_\d+$/, '_1')
-    const [left, begun, locked, living, strange, link] = [
+    const [left, unfinished, locked, living, strange, link] = [
       `llm-proxy.${process.pid}.${earlier}.aaaaaa`,
       `llm-proxy.${process.pid}.${earlier}.bbbbbb`,
       `llm-proxy.${process.pid}.${earlier}.cccccc`,
@@ -60,14 +60,14 @@ t.test(
       'llm-proxy.notes',
       `llm-proxy.${process.pid}.${earlier}.eeeeee`,
     ].map((name) => join(root, name)) as [string, string, string, string, string, string]
-    for (const folder of [left, begun, locked, living, strange]) mkdirSync(folder)
+    for (const folder of [left, unfinished, locked, living, strange]) mkdirSync(folder)
     symlinkSync(strange, link)
     for (const folder of [left, locked]) writeFileSync(join(folder, 'turns.db'), '')
     const { unlock } = lockForWriting(join(locked, 'turns.db'))
     const store = await openTemporaryStore({ spawn: inProcess })
     t.notOk(existsSync(left), 'of an ended process')
-    t.notOk(existsSync(begun), 'of one that was killed before it created a database')
-    t.ok(existsSync(locked), 'whose database is open, in a container with other process ids')
+    t.notOk(existsSync(unfinished), 'of one that was killed before it created a database')
+    t.ok(existsSync(locked), 'its database is open, in a container with other process ids')
     t.ok(existsSync(living), 'of a running process')
     t.ok(existsSync(strange), 'of another name')
     t.ok(existsSync(link), 'a link is not removed')
@@ -77,7 +77,7 @@ t.test(
 )
 
 t.test('an unusable temporary folder is an error with a remedy', async (t) => {
-  const root = temporaryFolder(t)
+  const root = createTemporaryFolder(t)
   process.env.TMPDIR = join(root, 'missing')
   await t.rejects(openTemporaryStore({ spawn: inProcess }), {
     code: 'start_failed',

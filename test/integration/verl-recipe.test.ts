@@ -7,7 +7,7 @@ import { startProxy } from '../helpers/proxy.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
 /** Responses as its `vllm_provider.py` and `worker_client.py` send them: the ids stay in the worker's cache. */
-const frame = (text: string) => ({
+const createFrame = (text: string) => ({
   completion_text: text,
   content_text: text,
   tool_calls: null,
@@ -33,7 +33,7 @@ for (const turnMessages of ['new', 'all'] as const) {
     const proxy = await startProxy(t, { mode: 'relay', turnMessages })
     const responses = ['one', 'two', 'three']
     await V1Worker.connect(`${proxy.url.replace('http', 'ws')}/ws/worker`, 'w1', () =>
-      frame(responses.shift()!),
+      createFrame(responses.shift()!),
     )
     t.equal((await fetch(`${proxy.url}/sessions/t-1`, { method: 'POST' })).status, 200)
     const messages = [{ role: 'user', content: 'Task' }]
@@ -47,7 +47,7 @@ for (const turnMessages of ['new', 'all'] as const) {
         choices: { message: (typeof messages)[number] }[]
         usage: { completion_tokens: number }
       }
-      t.ok(usage.completion_tokens > 0, 'guessed from the text')
+      t.ok(usage.completion_tokens > 0, 'estimated from the text')
       messages.push(choices[0]!.message, { role: 'user', content: next })
     }
     const session = await proxy.get('/sessions/t-1')

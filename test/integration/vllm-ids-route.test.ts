@@ -34,23 +34,23 @@ const respond: Script = ({ path }, response) => {
   sendJson(response, { choices: [{ ...choice, text: 'ab', logprobs, prompt_token_ids: PROMPT }], usage })
 }
 
-async function serverFor(t: Test, script: Script = respond) {
+async function startServer(t: Test, script: Script = respond) {
   const server = await startScriptedServer(script)
   const client = createVllmClient({ url: server.url })
   t.teardown(async () => {
     await client.close()
     await server.close()
   })
-  const sample = () => server.requests.filter(({ path }) => path === BY_IDS || path === COMPLETIONS)
-  const paths = () => {
-    const sampledPaths = sample().map(({ path }) => path)
+  const getSampled = () => server.requests.filter(({ path }) => path === BY_IDS || path === COMPLETIONS)
+  const takePaths = () => {
+    const sampledPaths = getSampled().map(({ path }) => path)
     server.requests.length = 0
     return sampledPaths
   }
-  return { client, server, sampled: sample, paths }
+  return { client, server, getSampled, takePaths }
 }
 
-function request(
+function createRequest(
   body: Record<string, unknown> = {},
   record: GenerationRequest['record'] = { samplingMask: true },
 ) {
@@ -61,13 +61,13 @@ function request(
 t.test(
   'a request with a recorded mask is sent by ids, without streaming, and returns all data',
   async (t) => {
-    const { client, sampled } = await serverFor(t)
+    const { client, getSampled } = await startServer(t)
     const record = { samplingMask: true, topLogprobs: 2, promptLogprobs: 1, weightVersions: true }
     const harmless = { user: 'me', response_format: { type: 'text' }, stop: [], stream_options: {}, seed: 4 }
-    const events = await collect(pull(client, request(harmless, record), noAbort))
-    t.equal(sampled().length, 1)
-    t.equal(sampled()[0]?.path, BY_IDS)
-    t.strictSame(sampled()[0]?.body, {
+    const events = await collect(pull(client, createRequest(harmless, record), noAbort))
+    t.equal(getSampled().length, 1)
+    t.equal(getSampled()[0]?.path, BY_IDS)
+    t.strictSame(getSampled()[0]?.body, {
       model: 'm',
       sampling_params: { top_k: 8, seed: 4, max_tokens: 7, logprobs: 2, prompt_logprobs: 1 },
       stream: false,
@@ -92,7 +92,7 @@ t.test(
 )
 
 t.test('a request with a feature that the route lacks uses another route', async (t) => {
-  const { client, paths } = await serverFor(t)
+  const { client, takePaths } = await startServer(t)
   for (const body of [
     { stop: ['x'] },
     { stop_token_ids: [9] },
@@ -103,15 +103,15 @@ t.test('a request with a feature that the route lacks uses another route', async
     { allowed_token_ids: [5, 2] },
     { top_k: -1 },
   ]) {
-    t.equal(fold(await collect(pull(client, request(body), noAbort))).tokenIds.length, 2)
-    t.strictSame(paths(), [COMPLETIONS], JSON.stringify(body))
+    t.equal(fold(await collect(pull(client, createRequest(body), noAbort))).tokenIds.length, 2)
+    t.strictSame(takePaths(), [COMPLETIONS], JSON.stringify(body))
   }
-  await collect(pull(client, request({}, { topLogprobs: 1 }), noAbort))
-  t.strictSame(paths(), [COMPLETIONS], 'no mask is recorded')
+  await collect(pull(client, createRequest({}, { topLogprobs: 1 }), noAbort))
+  t.strictSame(takePaths(), [COMPLETIONS], 'no mask is recorded')
 })
 
 /** The error of vLLM 0.32.0 without `--enable-scale-out`. */
-const scaleOutIsOff = {
+const SCALE_OUT_DISABLED = {
   error: {
     message: 'Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.',
     type: 'PermissionDeniedError',
@@ -121,68 +121,68 @@ const scaleOutIsOff = {
 
 for (const [status, message] of [
   [404, { detail: 'Not Found' }],
-  [403, scaleOutIsOff],
+  [403, SCALE_OUT_DISABLED],
 ] as const) {
   t.test(`a server without the route (${status}) gets the other one, until it was unavailable`, async (t) => {
-    let isAway = false
-    const { client, paths } = await serverFor(t, (received, response) => {
-      if (isAway) return sendJson(response, {}, 500)
+    let isDown = false
+    const { client, takePaths } = await startServer(t, (received, response) => {
+      if (isDown) return sendJson(response, {}, 500)
       return received.path === BY_IDS ? sendJson(response, message, status) : respond(received, response)
     })
     for (const expected of [[BY_IDS, COMPLETIONS], [COMPLETIONS]]) {
-      t.strictSame(fold(await collect(pull(client, request(), noAbort))).tokenIds, [5, 2])
-      t.strictSame(paths(), expected)
+      t.strictSame(fold(await collect(pull(client, createRequest(), noAbort))).tokenIds, [5, 2])
+      t.strictSame(takePaths(), expected)
       t.match(client.warning, /sampling masks are not recorded.*--enable-scale-out/)
       await client.checkHealth(noAbort)
-      paths()
+      takePaths()
     }
-    isAway = true
+    isDown = true
     await t.rejects(client.checkHealth(noAbort))
-    isAway = false
-    paths()
+    isDown = false
+    takePaths()
     t.equal(client.warning, undefined)
-    await collect(pull(client, request(), noAbort))
-    t.strictSame(paths(), [BY_IDS, COMPLETIONS])
+    await collect(pull(client, createRequest(), noAbort))
+    t.strictSame(takePaths(), [BY_IDS, COMPLETIONS])
   })
 }
 
 t.test('a server that runs without masks gets no further requests without streaming', async (t) => {
-  const { client, paths } = await serverFor(t, (received, response) => {
+  const { client, takePaths } = await startServer(t, (received, response) => {
     if (received.path !== BY_IDS) return respond(received, response)
     const content = [5, 2].map((id) => ({ token_id: id, logprob: -0.25, top_logprobs: [] }))
     const choice = { index: 0, finish_reason: 'stop', token_ids: [5, 2], sampling_mask: null }
     sendJson(response, { choices: [{ ...choice, logprobs: { content } }], usage })
   })
   for (const expected of [BY_IDS, COMPLETIONS]) {
-    t.strictSame(fold(await collect(pull(client, request(), noAbort))).tokenIds, [5, 2])
-    t.strictSame(paths(), [expected])
+    t.strictSame(fold(await collect(pull(client, createRequest(), noAbort))).tokenIds, [5, 2])
+    t.strictSame(takePaths(), [expected])
     await client.checkHealth(noAbort)
-    paths()
+    takePaths()
   }
   t.match(client.warning, /--return-sampling-mask/)
 })
 
 t.test('a model that the server does not know does not mean that the route is missing', async (t) => {
-  const { client, paths } = await serverFor(t, (received, response) => {
+  const { client, takePaths } = await startServer(t, (received, response) => {
     if (received.body?.model !== 'other') return respond(received, response)
     sendJson(response, { error: { message: 'The model `other` does not exist.', code: 404 } }, 404)
   })
-  await t.rejects(collect(pull(client, request({ model: 'other' }), noAbort)), {
+  await t.rejects(collect(pull(client, createRequest({ model: 'other' }), noAbort)), {
     code: 'engine_rejected',
     message: /does not exist/,
   })
-  t.strictSame(paths(), [BY_IDS, COMPLETIONS])
-  await collect(pull(client, request(), noAbort))
-  t.strictSame(paths(), [BY_IDS])
+  t.strictSame(takePaths(), [BY_IDS, COMPLETIONS])
+  await collect(pull(client, createRequest(), noAbort))
+  t.strictSame(takePaths(), [BY_IDS])
 })
 
 t.test('a request that the server rejects there is rejected: it is not sent twice', async (t) => {
-  const { client, paths } = await serverFor(t, (received, response) => {
+  const { client, takePaths } = await startServer(t, (received, response) => {
     if (received.path !== BY_IDS) return respond(received, response)
     sendJson(response, { error: { message: 'top_k is too large', code: 400 } }, 400)
   })
-  await t.rejects(collect(pull(client, request(), noAbort)), { code: 'engine_rejected' })
-  t.strictSame(paths(), [BY_IDS])
+  await t.rejects(collect(pull(client, createRequest(), noAbort)), { code: 'engine_rejected' })
+  t.strictSame(takePaths(), [BY_IDS])
 })
 
 t.test('versions that are recorded without a mask are requested in a stream', async (t) => {
@@ -191,7 +191,7 @@ t.test('versions that are recorded without a mask are requested in a stream', as
     { version: 'v2', start: 1, end: 2 },
   ]
   /** In vLLM 0.33, according to its sources, the last chunk of a stream has them. */
-  const { client, server } = await serverFor(t, ({ path, body }, response) => {
+  const { client, server } = await startServer(t, ({ path, body }, response) => {
     if (path === '/version') return sendJson(response, { version: '0.33.0' })
     const choice = (id: number, last: object) => ({
       index: 0,
@@ -208,7 +208,7 @@ t.test('versions that are recorded without a mask are requested in a stream', as
     response.end()
   })
   const getCapture = async (record: GenerationRequest['record'], body = {}) => {
-    const completion = fold(await collect(pull(client, request(body, record), noAbort)))
+    const completion = fold(await collect(pull(client, createRequest(body, record), noAbort)))
     t.equal(server.requests.at(-1)?.path, COMPLETIONS)
     t.equal(findInexactReason(completion), null)
     return completion.details?.buildTokenData(2).weight_versions
@@ -221,8 +221,8 @@ t.test('versions that are recorded without a mask are requested in a stream', as
   t.notOk('return_weight_versions' in server.requests.at(-1)!.body, 'vLLM rejects it there')
 })
 
-/** Streams as vLLM 0.32.0 was seen to: a chunk for each token, and versions in the last one. */
-function streaming032(between: () => Promise<unknown> = async () => {}): Script {
+/** Streams as vLLM 0.32.0 does: a chunk for each token, and versions in the last one. */
+function streamAsVllm032(between: () => Promise<unknown> = async () => {}): Script {
   return async ({ path, body }, response) => {
     if (path === '/version') return sendJson(response, { version: '0.32.0' })
     if (path === RENDER) return sendJson(response, [{ sampling_params: RENDERED }])
@@ -268,18 +268,18 @@ const RENDERED = {
 }
 
 t.test('vLLM 0.32 streams there: the first token arrives while the second is sampled', async (t) => {
-  const firstHasCome = Promise.withResolvers<void>()
-  const { client, sampled } = await serverFor(
+  const firstArrived = Promise.withResolvers<void>()
+  const { client, getSampled } = await startServer(
     t,
-    streaming032(() => firstHasCome.promise),
+    streamAsVllm032(() => firstArrived.promise),
   )
   const events = []
-  for await (const batch of pull(client, request({ stop: ['x'] }), noAbort)) {
+  for await (const batch of pull(client, createRequest({ stop: ['x'] }), noAbort)) {
     events.push(...batch)
-    if (batch.some(({ type }) => type === 'delta')) firstHasCome.resolve()
+    if (batch.some(({ type }) => type === 'delta')) firstArrived.resolve()
   }
-  t.match(sampled()[0]?.body, { stream: true, stream_options: { include_usage: true } })
-  t.strictSame(sampled()[0]?.body.sampling_params.stop, ['x'])
+  t.match(getSampled()[0]?.body, { stream: true, stream_options: { include_usage: true } })
+  t.strictSame(getSampled()[0]?.body.sampling_params.stop, ['x'])
   const completion = fold(events)
   t.strictSame(completion.tokenIds, [5, 2])
   t.strictSame(completion.logprobs, [-0.25, -0.25])
@@ -291,17 +291,17 @@ t.test('vLLM 0.32 streams there: the first token arrives while the second is sam
   t.match(masks, [{ ids: [5, 6] }, { ids: [2, 3] }])
   t.equal(client.warning, undefined)
   const full = { samplingMask: true, promptLogprobs: 1 }
-  await collect(pull(client, request({}, full), noAbort))
-  t.equal(sampled().at(-1)?.body.stream, false, 'a stream has no field for data of the prompt')
+  await collect(pull(client, createRequest({}, full), noAbort))
+  t.equal(getSampled().at(-1)?.body.stream, false, 'a stream has no field for data of the prompt')
 })
 
 t.test(
   'vLLM 0.32 reports the version of each token only there: requests that record it use the route',
   async (t) => {
-    const { client, sampled } = await serverFor(t, streaming032())
+    const { client, getSampled } = await startServer(t, streamAsVllm032())
     const record = { weightVersions: true }
-    const events = await collect(pull(client, request({ top_k: -1 }, record), noAbort))
-    t.equal(sampled().at(-1)?.path, BY_IDS)
+    const events = await collect(pull(client, createRequest({ top_k: -1 }, record), noAbort))
+    t.equal(getSampled().at(-1)?.path, BY_IDS)
     const captured = events.flatMap((event) =>
       event.type === 'delta' ? (event.details?.weight_versions ?? []) : [],
     )
@@ -309,28 +309,28 @@ t.test(
       { version: 'v1', start: 0, end: 1 },
       { version: 'v2', start: 1, end: 2 },
     ])
-    await collect(pull(client, request({ response_format: { type: 'json_object' } }, record), noAbort))
-    t.equal(sampled().at(-1)?.path, COMPLETIONS, 'this is not supported there')
-    const closed = await serverFor(t, (received, response) =>
+    await collect(pull(client, createRequest({ response_format: { type: 'json_object' } }, record), noAbort))
+    t.equal(getSampled().at(-1)?.path, COMPLETIONS, 'this is not supported there')
+    const closed = await startServer(t, (received, response) =>
       received.path === BY_IDS
-        ? sendJson(response, scaleOutIsOff, 403)
-        : streaming032()({ ...received, body: { ...received.body, stream: false } }, response),
+        ? sendJson(response, SCALE_OUT_DISABLED, 403)
+        : streamAsVllm032()({ ...received, body: { ...received.body, stream: false } }, response),
     )
-    await collect(pull(closed.client, request({}, record), noAbort))
-    t.strictSame(closed.paths(), [BY_IDS, COMPLETIONS])
+    await collect(pull(closed.client, createRequest({}, record), noAbort))
+    t.strictSame(closed.takePaths(), [BY_IDS, COMPLETIONS])
     t.match(closed.client.warning, /the weight version of each token is not recorded.*--enable-scale-out/)
-    await collect(pull(closed.client, request({}, record), noAbort))
-    t.strictSame(closed.paths(), [COMPLETIONS])
+    await collect(pull(closed.client, createRequest({}, record), noAbort))
+    t.strictSame(closed.takePaths(), [COMPLETIONS])
   },
 )
 
 t.test("unset parameters have the engine's defaults there, as on its other routes", async (t) => {
-  const { client, server, sampled } = await serverFor(t, streaming032())
-  await collect(pull(client, request({ top_p: 1, top_k: 5 }), noAbort))
-  await collect(pull(client, request({ temperature: 0, top_k: 5 }), noAbort))
+  const { client, server, getSampled } = await startServer(t, streamAsVllm032())
+  await collect(pull(client, createRequest({ top_p: 1, top_k: 5 }), noAbort))
+  await collect(pull(client, createRequest({ temperature: 0, top_k: 5 }), noAbort))
   t.match(server.requests.find(({ path }) => path === RENDER)?.body, { model: 'm' })
   t.equal(server.requests.filter(({ path }) => path === RENDER).length, 1, 'requested once')
-  const params = sampled().map(({ body }) => body.sampling_params)
+  const params = getSampled().map(({ body }) => body.sampling_params)
   t.strictSame(params, [
     { temperature: 0.6, top_p: 1, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
     { temperature: 0, top_p: 0.9, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },

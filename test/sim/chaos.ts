@@ -1,25 +1,25 @@
 /** Injects faults, and repairs everything at the end. */
-import type { Cut, Mischief, SimEngine } from './actors/engine.ts'
+import type { Cut, EngineFault, SimEngine } from './actors/engine.ts'
 import type { SimProxy } from './actors/proxy.ts'
 import type { SimWorker } from './actors/worker.ts'
-import { type Fault, type FaultKind, faultText } from './faults.ts'
+import { type Fault, type FaultKind, formatFault } from './faults.ts'
 import type { Link, SimSocket } from './world/network.ts'
 import type { Machine, World } from './world/world.ts'
 
-export interface Struck {
+interface Targets {
   world: World
   proxy: SimProxy
   workers: readonly SimWorker[]
   engines: readonly SimEngine[]
 }
 
-const MISCHIEF: Partial<Record<FaultKind, Mischief>> = {
+const ENGINE_FAULTS: Partial<Record<FaultKind, EngineFault>> = {
   engine_stalls: 'stall',
   engine_resets: 'reset',
   engine_ends_early: 'truncate',
   engine_bad_ids: 'bad_ids',
-  engine_loses_ids: 'lost_ids',
-  engine_reweighted: 'new_weights',
+  engine_omits_ids: 'missing_ids',
+  engine_new_weights: 'new_weights',
   engine_errors: 'error',
 }
 
@@ -30,121 +30,127 @@ const CUTS: Partial<Record<FaultKind, Cut>> = {
 
 const HOUR_MS = 3_600_000
 
-/** A fault in the middle of a response occurs at a token before this one. */
-const MIDWAY_TOKENS = 12
+/** A fault in a stream occurs before this token. */
+const STREAM_FAULT_TOKENS = 12
 
 export class Chaos {
-  readonly #struck: Struck
-  /** Older processes of a worker that has a newer one. */
-  readonly #elders: Machine[] = []
-  /** Faults that wait for a response in progress. */
-  readonly #midway: Fault[] = []
+  readonly #targets: Targets
+  /** Worker processes that a newer process of the same name has replaced. */
+  readonly #replaced: Machine[] = []
+  /** Faults that wait for a streamed response. */
+  readonly #waiting: Fault[] = []
   #isHealed = false
 
-  constructor(struck: Struck) {
-    this.#struck = struck
-    for (const engine of struck.engines) engine.onToken = (place, socket) => this.#strikeMidway(place, socket)
+  constructor(targets: Targets) {
+    this.#targets = targets
+    for (const engine of targets.engines)
+      engine.onToken = (index, socket) => this.#injectStream(index, socket)
   }
 
-  strike(fault: Fault): void {
-    const { world, engines } = this.#struck
-    world.log('fault', faultText(fault))
-    const mischief = MISCHIEF[fault.kind]
+  inject(fault: Fault): void {
+    const { world, engines } = this.#targets
+    world.log('fault', formatFault(fault))
+    const engineFault = ENGINE_FAULTS[fault.kind]
     const cut = CUTS[fault.kind]
-    if (cut) pickOf(engines, fault)?.cutNext(cut, 1 + Math.floor(3 * fault.amount))
-    else if (mischief) pickOf(engines, fault)?.misbehave(mischief, 1 + Math.floor(3 * fault.amount))
-    else if (fault.kind.startsWith('stream_')) this.#midway.push(fault)
-    else if (fault.kind.startsWith('link_')) this.#strikeLink(fault)
-    else if (fault.kind.startsWith('worker_')) this.#strikeWorker(fault)
-    else this.#strikeMachine(fault)
+    if (cut) pickTarget(engines, fault)?.cutNext(cut, 1 + Math.floor(3 * fault.amount))
+    else if (engineFault)
+      pickTarget(engines, fault)?.injectFault(engineFault, 1 + Math.floor(3 * fault.amount))
+    else if (fault.kind.startsWith('stream_')) this.#waiting.push(fault)
+    else if (fault.kind.startsWith('link_')) this.#injectLink(fault)
+    else if (fault.kind.startsWith('worker_')) this.#injectWorker(fault)
+    else this.#injectMachine(fault)
   }
 
   heal(): void {
-    const { world, workers, engines, proxy } = this.#struck
+    const { world, workers, engines, proxy } = this.#targets
     this.#isHealed = true
-    this.#midway.length = 0
-    world.disk.full(false)
-    world.disk.break(false)
+    this.#waiting.length = 0
+    world.disk.setFull(false)
+    world.disk.setBroken(false)
     world.disk.slowMs = 3
-    for (const machine of this.#elders) machine.kill()
+    for (const machine of this.#replaced) machine.kill()
     for (const engine of engines) {
-      engine.misbehave('stall', 0)
+      engine.injectFault('stall', 0)
       engine.cutNext('abort', 0)
       engine.restart()
     }
     for (const worker of workers) if (worker.machine.isDead) worker.restart()
     proxy.start()
-    // Eventually the operating system detects a half-open connection itself.
+    // The operating system eventually detects a half-open connection.
     for (const link of world.network.links) if (link.isHalfOpen) link.reset()
   }
 
-  #strikeLink({ kind, pick, amount }: Fault): void {
-    const { links } = this.#struck.world.network
-    // Half of the time it selects a connection between the proxy and a worker, of which there are few.
-    const relay = links.filter(isOfRelay)
-    const link = pickOf<Link>(pick < 0.5 && relay.length > 0 ? relay : links, { pick: (2 * pick) % 1 })
+  #injectLink({ kind, pick, amount }: Fault): void {
+    const { links } = this.#targets.world.network
+    // Half of these faults hit a connection between the proxy and a worker, of which there are few.
+    const workerLinks = links.filter(isWorkerLink)
+    const link = pickTarget<Link>(pick < 0.5 && workerLinks.length > 0 ? workerLinks : links, {
+      pick: (2 * pick) % 1,
+    })
     if (link === undefined) return
     if (kind === 'link_cut')
-      link.cutAfter(Math.floor(3_000 * amount ** 2), (amount * 1_000) % 1 < 0.5 ? 'reset' : 'lost')
-    else spoil(link, kind.slice('link_'.length), amount)
+      link.cutAfter(Math.floor(3_000 * amount ** 2), (amount * 1_000) % 1 < 0.5 ? 'reset' : 'blackholed')
+    else disturb(link, kind.slice('link_'.length), amount)
   }
 
-  /** Called when a response reaches the token `place`: injects a fault into the connection to the proxy. */
-  #strikeMidway(place: number, engineSide: SimSocket): void {
-    const at = this.#midway.findIndex(({ pick }) => place >= Math.floor(MIDWAY_TOKENS * pick))
-    if (at < 0) return
-    const { world } = this.#struck
+  /** Called at each token of a response: injects a waiting fault into the connection to the proxy. */
+  #injectStream(tokenIndex: number, engineSide: SimSocket): void {
+    const faultIndex = this.#waiting.findIndex(
+      ({ pick }) => tokenIndex >= Math.floor(STREAM_FAULT_TOKENS * pick),
+    )
+    if (faultIndex < 0) return
+    const { world } = this.#targets
     const { links } = world.network
-    const served = links.find(({ server }) => server === engineSide)
-    const asker = served?.client.machine
-    // For a worker this is its connection to the proxy, over which it resumes after a reconnect.
-    const link = links.find((link) => isOfRelay(link) && link.client.machine === asker) ?? served
+    const engineLink = links.find(({ server }) => server === engineSide)
+    const client = engineLink?.client.machine
+    // For a worker: its connection to the proxy, over which it resumes the response after a reconnect.
+    const link = links.find((link) => isWorkerLink(link) && link.client.machine === client) ?? engineLink
     if (link === undefined) return
-    const [{ kind, amount }] = this.#midway.splice(at, 1) as [Fault]
-    world.log('fault', `${kind} strikes at token ${place}, ${link.client.machine.name}`)
-    spoil(link, kind.slice('stream_'.length), amount)
+    const [{ kind, amount }] = this.#waiting.splice(faultIndex, 1) as [Fault]
+    world.log('fault', `${kind} occurs at token ${tokenIndex}, ${link.client.machine.name}`)
+    disturb(link, kind.slice('stream_'.length), amount)
   }
 
-  #strikeWorker({ kind, pick, amount }: Fault): void {
-    const worker = pickOf(this.#struck.workers, { pick })
+  #injectWorker({ kind, pick, amount }: Fault): void {
+    const worker = pickTarget(this.#targets.workers, { pick })
     if (worker === undefined) return
-    const startAgain = () => {
+    const restart = () => {
       if (worker.machine.isDead) worker.restart()
     }
     if (kind === 'worker_killed') {
       worker.kill()
-      this.#later(25_000 * amount ** 2, startAgain)
+      this.#afterDelay(25_000 * amount ** 2, restart)
     } else if (kind === 'worker_repeats') {
       worker.repeat(1 + Math.floor(20 * amount))
     } else if (kind === 'worker_stopped') {
-      void worker.stop(10_000 * amount).then(() => this.#later(2_000, startAgain))
+      void worker.stop(10_000 * amount).then(() => this.#afterDelay(2_000, restart))
     } else if (!worker.machine.isDead) {
-      this.#elders.push(worker.machine)
+      this.#replaced.push(worker.machine)
       worker.restart()
     }
   }
 
-  #strikeMachine({ kind, pick, amount }: Fault): void {
-    const { world, proxy, engines, workers } = this.#struck
+  #injectMachine({ kind, pick, amount }: Fault): void {
+    const { world, proxy, engines, workers } = this.#targets
     const { disk } = world
-    const forMs = 200 + 15_000 * amount ** 2
-    const strikes: Partial<Record<FaultKind, () => void>> = {
+    const durationMs = 200 + 15_000 * amount ** 2
+    const injections: Partial<Record<FaultKind, () => void>> = {
       engine_killed: () => {
-        const engine = pickOf(engines, { pick })!
+        const engine = pickTarget(engines, { pick })!
         engine.kill()
-        this.#later(forMs, () => engine.restart())
+        this.#afterDelay(durationMs, () => engine.restart())
       },
       disk_full: () => {
-        disk.full(true)
-        this.#later(forMs, () => disk.full(false))
+        disk.setFull(true)
+        this.#afterDelay(durationMs, () => disk.setFull(false))
       },
       disk_broken: () => {
-        disk.break(true)
-        this.#later(forMs, () => disk.break(false))
+        disk.setBroken(true)
+        this.#afterDelay(durationMs, () => disk.setBroken(false))
       },
       disk_slow: () => {
         disk.slowMs = 500 * amount
-        this.#later(forMs, () => {
+        this.#afterDelay(durationMs, () => {
           disk.slowMs = 3
         })
       },
@@ -157,11 +163,11 @@ export class Chaos {
         machine.skewMs += (amount - 0.5) * 24 * HOUR_MS
       },
     }
-    strikes[kind]?.()
+    injections[kind]?.()
   }
 
-  #later(ms: number, task: () => void): void {
-    this.#struck.world.time.after(
+  #afterDelay(ms: number, task: () => void): void {
+    this.#targets.world.time.after(
       ms,
       () => {
         if (!this.#isHealed) task()
@@ -171,16 +177,16 @@ export class Chaos {
   }
 }
 
-function isOfRelay({ client, server }: Link): boolean {
+function isWorkerLink({ client, server }: Link): boolean {
   return client.machine.name.startsWith('worker') && server.machine.name === 'proxy'
 }
 
-function spoil(link: Link, how: string, amount: number): void {
+function disturb(link: Link, how: string, amount: number): void {
   if (how === 'reset') link.reset()
-  else if (how === 'lost') link.lose()
-  else link.hold(50 + 20_000 * amount ** 2)
+  else if (how === 'blackholed') link.blackhole()
+  else link.delayFor(50 + 20_000 * amount ** 2)
 }
 
-function pickOf<T>(all: readonly T[], { pick }: Pick<Fault, 'pick'>): T | undefined {
-  return all[Math.floor(pick * all.length)]
+function pickTarget<T>(targets: readonly T[], { pick }: Pick<Fault, 'pick'>): T | undefined {
+  return targets[Math.floor(pick * targets.length)]
 }

@@ -1,13 +1,13 @@
-/** Faults and their times: drawn once from the seed, so that a run can be repeated without some of them. */
+/** Faults and their times, drawn once from the seed, so that a run can be repeated without some of them. */
 
 export const FAULT_KINDS = [
   'link_reset',
-  'link_lost',
-  'link_held',
+  'link_blackholed',
+  'link_delayed',
   'link_cut',
   'stream_reset',
-  'stream_lost',
-  'stream_held',
+  'stream_blackholed',
+  'stream_delayed',
   'worker_killed',
   'worker_twin',
   'worker_stopped',
@@ -17,8 +17,8 @@ export const FAULT_KINDS = [
   'engine_resets',
   'engine_ends_early',
   'engine_bad_ids',
-  'engine_loses_ids',
-  'engine_reweighted',
+  'engine_omits_ids',
+  'engine_new_weights',
   'engine_errors',
   'disk_full',
   'disk_broken',
@@ -29,7 +29,7 @@ export const FAULT_KINDS = [
   'clock_stepped',
 ] as const
 
-/** Faults that cut responses. Where responses continue, they cost no response. */
+/** Faults that cut responses. Where responses continue, no response fails because of them. */
 export const CUT_KINDS = [
   'response_aborted',
   'response_error_event',
@@ -56,7 +56,7 @@ export function drawFaults(random: () => number): Fault[] {
   // One run in ten has no faults, and most have a few: a run in which everything breaks shows little.
   const count = random() < 0.1 ? 0 : 1 + Math.floor(12 * random() ** 2)
   // Some runs repeat one or two kinds of fault.
-  const kinds = random() < 0.25 ? [draw(random), draw(random)] : FAULT_KINDS
+  const kinds = random() < 0.25 ? [drawKind(random), drawKind(random)] : FAULT_KINDS
   const faults = Array.from({ length: count }, () => ({
     kind: kinds[Math.floor(random() * kinds.length)]!,
     atMs: Math.round(FAULTS_UNTIL_MS * random() * 1_000) / 1_000,
@@ -77,10 +77,10 @@ export function drawCuts(random: () => number): Fault[] {
   }))
 }
 
-export function faultText({ kind, atMs, pick, amount }: Fault): string {
+export function formatFault({ kind, atMs, pick, amount }: Fault): string {
   return `${kind} at ${(atMs / 1_000).toFixed(3)} s (${pick.toFixed(3)}, ${amount.toFixed(3)})`
 }
 
-function draw(random: () => number): FaultKind {
+function drawKind(random: () => number): FaultKind {
   return FAULT_KINDS[Math.floor(random() * FAULT_KINDS.length)]!
 }

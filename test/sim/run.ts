@@ -9,7 +9,7 @@ import { realNowMs } from './world/virtual-time.ts'
 const { values } = parseArgs({
   options: {
     seed: { type: 'string' },
-    /** The number of seeds, from `seed` on. */
+    /** The number of seeds, starting at `seed`. */
     count: { type: 'string', default: '1' },
     seeds: { type: 'string' },
     steps: { type: 'string' },
@@ -24,13 +24,8 @@ const { values } = parseArgs({
 // The reader of a pipe may close it early (`--verbose | head`).
 process.stdout.once('error', () => process.exit(1))
 const [from, to] = getRange(values.seed, values.seeds ?? '1')
-const beganMs = realNowMs()
-const {
-  runs,
-  failed,
-  calls,
-  answered: responded,
-} = await runSeeds({
+const startMs = realNowMs()
+const { runs, failed, attempts, responses } = await runSeeds({
   from,
   to,
   jobs: Number(values.jobs),
@@ -40,9 +35,9 @@ const {
   ...(values.steps !== undefined && { steps: Number(values.steps) }),
   ...(values.faults !== undefined && { faults: values.faults.split(',').filter(Boolean).map(Number) }),
 })
-const seconds = (realNowMs() - beganMs) / 1_000
+const seconds = (realNowMs() - startMs) / 1_000
 console.log(
-  `seeds ${from}..${to}: ${runs - failed.length} of ${runs} runs kept every promise; ${calls} calls, ${responded} answers read; ` +
+  `seeds ${from}..${to}: ${runs - failed.length} of ${runs} runs kept every guarantee; ${attempts} requests, ${responses} responses; ` +
     `${seconds.toFixed(1)} s`,
 )
 if (failed.length > 0) {

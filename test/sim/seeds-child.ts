@@ -1,4 +1,4 @@
-/** A process that runs its share of the seeds. */
+/** A process that runs a part of the seeds. */
 import { runSeeds, type SeedsOptions } from './seeds.ts'
 
 process.once('message', async (part: SeedsOptions) => {

@@ -1,6 +1,7 @@
-/** Runs many seeds, in sequence or in several processes, and reports those that fail. */
+/** Runs seeds in sequence or in several processes, and reports those that fail. */
 import { fork } from 'node:child_process'
-import { faultText, type RunOptions, type RunResult, simulate } from './simulation.ts'
+import { formatFault } from './faults.ts'
+import { type RunOptions, type RunResult, simulate } from './simulation.ts'
 
 export interface SeedsOptions extends Pick<RunOptions, 'steps' | 'faults'> {
   from: number
@@ -17,27 +18,27 @@ export interface SeedsOptions extends Pick<RunOptions, 'steps' | 'faults'> {
 export interface SeedsResult {
   runs: number
   failed: number[]
-  calls: number
-  answered: number
+  attempts: number
+  responses: number
 }
 
 export async function runSeeds(options: SeedsOptions): Promise<SeedsResult> {
-  if (options.jobs > 1) return inProcesses(options)
-  const result: SeedsResult = { runs: 0, failed: [], calls: 0, answered: 0 }
+  if (options.jobs > 1) return runInProcesses(options)
+  const result: SeedsResult = { runs: 0, failed: [], attempts: 0, responses: 0 }
   for (let seed = options.from; seed <= options.to; seed += 1) {
     const run = await runSeed(seed, options)
     result.runs += 1
-    result.calls += run.calls
-    result.answered += run.answered
-    const isSame = !options.twice || (await isRepeated(run, options))
-    if (run.violations.length > 0 || !isSame) result.failed.push(seed)
+    result.attempts += run.attempts
+    result.responses += run.responses
+    const isReproducible = !options.twice || (await hasEqualLog(run, options))
+    if (run.violations.length > 0 || !isReproducible) result.failed.push(seed)
     if (options.first && result.failed.length > 0) break
   }
   return result
 }
 
-/** Returns whether another run of the seed has the same log. */
-async function isRepeated({ seed, digest }: RunResult, { steps }: SeedsOptions): Promise<boolean> {
+/** Runs the seed again. Returns whether the logs are equal. */
+async function hasEqualLog({ seed, digest }: RunResult, { steps }: SeedsOptions): Promise<boolean> {
   const second = await simulate({ seed, ...(steps !== undefined && { steps }) })
   if (second.digest === digest) return true
   console.log(`seed ${seed}: two runs have different logs, ${digest} and ${second.digest}`)
@@ -56,50 +57,50 @@ async function runSeed(seed: number, { steps, faults, verbose, first }: SeedsOpt
   if (result.violations.length === 0) return result
   console.log(`seed ${seed}: ${result.violations.join('\n  ')}`)
   if (first) return result
-  const kept = faults ?? (await shrink(options, result))
-  console.log(`  repeat with: npm run sim -- --seed ${seed} --faults ${kept.join(',') || 'none'} --verbose`)
+  const needed = faults ?? (await shrink(options, result))
+  console.log(`  repeat with: npm run sim -- --seed ${seed} --faults ${needed.join(',') || 'none'} --verbose`)
   if (faults === undefined)
-    for (const index of kept) console.log(`  ${index}: ${faultText(result.faults[index]!)}`)
+    for (const index of needed) console.log(`  ${index}: ${formatFault(result.faults[index]!)}`)
   return result
 }
 
 /**
- * Omits faults one by one, as long as a guarantee is violated.
- * @returns the indices of the remaining ones
+ * Omits faults one by one, as long as the run still violates a guarantee.
+ * @returns the indices of the remaining faults
  */
 async function shrink(options: RunOptions, { faults }: RunResult): Promise<number[]> {
-  let kept = faults.map((_fault, index) => index)
+  let needed = faults.map((_fault, index) => index)
   const { echo: _echo, ...quiet } = options
-  for (const index of kept.toReversed()) {
-    const fewer = kept.filter((other) => other !== index)
+  for (const index of needed.toReversed()) {
+    const fewer = needed.filter((other) => other !== index)
     const { violations } = await simulate({ ...quiet, faults: fewer })
-    if (violations.length > 0) kept = fewer
+    if (violations.length > 0) needed = fewer
   }
-  return kept
+  return needed
 }
 
-/** Distributes seeds over processes in an interleaved manner, so that all end at about the same time. */
-async function inProcesses(options: SeedsOptions): Promise<SeedsResult> {
+/** Splits the seeds into one contiguous range per process. */
+async function runInProcesses(options: SeedsOptions): Promise<SeedsResult> {
   const { from, to, jobs } = options
   const share = Math.ceil((to - from + 1) / jobs)
   const parts = Array.from({ length: jobs }, (_, index) => {
     const first = from + index * share
     return { ...options, jobs: 1, from: first, to: Math.min(to, first + share - 1) }
   }).filter((part) => part.from <= part.to)
-  const results = await Promise.all(parts.map(inProcess))
+  const results = await Promise.all(parts.map(runInProcess))
   return {
     runs: results.reduce((sum, { runs }) => sum + runs, 0),
     failed: results.flatMap(({ failed }) => failed),
-    calls: results.reduce((sum, { calls }) => sum + calls, 0),
-    answered: results.reduce((sum, { answered: responded }) => sum + responded, 0),
+    attempts: results.reduce((sum, { attempts }) => sum + attempts, 0),
+    responses: results.reduce((sum, { responses }) => sum + responses, 0),
   }
 }
 
-function inProcess(part: SeedsOptions): Promise<SeedsResult> {
+function runInProcess(part: SeedsOptions): Promise<SeedsResult> {
   return new Promise((resolve, reject) => {
     const child = fork(new URL('./seeds-child.ts', import.meta.url))
     child.once('message', (result) => resolve(result as SeedsResult))
-    child.once('exit', (status) => reject(new Error(`a process of the simulation ended with ${status}`)))
+    child.once('exit', (status) => reject(new Error(`a process of the simulation exited with ${status}`)))
     child.send(part)
   })
 }

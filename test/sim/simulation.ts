@@ -1,4 +1,4 @@
-/** One run: a world is created from a seed and runs until every operation has ended; its final state is checked. */
+/** One run: creates a world from a seed, runs it until every operation has ended, and checks the final state. */
 import { EventEmitter } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -12,24 +12,25 @@ import { DIALECTS, type Dialect } from './actors/dialects.ts'
 import { type Model, SimEngine } from './actors/engine.ts'
 import { History, type OperationKind } from './actors/history.ts'
 import { watchHealth } from './actors/monitor.ts'
-import { BegunResponses, hash, WORD_VOCABULARY } from './actors/oracle.ts'
+import { hash, StartedResponses, WORD_VOCABULARY } from './actors/oracle.ts'
 import { SimProxy } from './actors/proxy.ts'
 import { abortForWeights, resume, runTrainer, updateWeights } from './actors/trainer.ts'
 import { SimWorker } from './actors/worker.ts'
 import { Chaos } from './chaos.ts'
-import { checkRecord } from './check/record.ts'
-import { drawCuts, drawFaults, FAULTS_UNTIL_MS, type Fault, faultText } from './faults.ts'
-import { loggerOf } from './world/ports.ts'
-import { type SimModel, simModel } from './world/token-model.ts'
-import { pause, World } from './world/world.ts'
+import type { RunFacts } from './check/recorded-session.ts'
+import { checkRun } from './check/run.ts'
+import { drawCuts, drawFaults, FAULTS_UNTIL_MS, type Fault } from './faults.ts'
+import { createLogger } from './world/ports.ts'
+import { getSimModel, type SimModel } from './world/token-model.ts'
+import { sleep, World } from './world/world.ts'
 
 export interface RunOptions {
   seed: number
-  /** The number of tasks after which a run is stopped. Default: far more than any run needs. */
+  /** The number of tasks after which the run stops. Default: far more than any run needs. */
   steps?: number
-  /** Indices of the seed's faults that are injected. Default: all. */
+  /** Indices of the faults to inject, among those of the seed. Default: all. */
   faults?: readonly number[]
-  /** Called for each log line. */
+  /** Receives each log line. */
   echo?: (line: string) => void
 }
 
@@ -40,58 +41,58 @@ export interface RunResult {
   digest: string
   faults: readonly Fault[]
   tasks: number
-  calls: number
-  answered: number
+  attempts: number
+  responses: number
 }
 
 /** A wait that exceeds this after the last fault counts as a hang. */
-const PATIENCE_MS = 900_000
-const STEPS = 3_000_000
+const HANG_MS = 900_000
+const MAX_STEPS = 3_000_000
 
-const MOVES: readonly OperationKind[] = ['reward', 'reset', 'delete', 'complete', 'abort', 'read']
+const OPERATIONS: readonly OperationKind[] = ['reward', 'reset', 'delete', 'complete', 'abort', 'read']
 
 export async function simulate({
   seed,
-  steps = STEPS,
+  steps = MAX_STEPS,
   faults: chosen,
   echo,
 }: RunOptions): Promise<RunResult> {
-  const tokens = await simModel()
+  const tokens = await getSimModel()
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-sim-'))
   const world = new World(seed, echo)
-  const giveBack = world.time.install(seed)
+  const restoreTime = world.time.install(seed)
   const stopWatching = watchErrors(world)
   resetClients()
   try {
     return await run(world, { steps, path: join(folder, 'sim.db'), chosen, tokens })
   } finally {
     stopWatching()
-    giveBack()
+    restoreTime()
     rmSync(folder, { recursive: true, force: true })
   }
 }
 
-interface Shape {
+interface RunSetup {
   steps: number
   path: string
   chosen: readonly number[] | undefined
   tokens: SimModel
 }
 
-async function run(world: World, { steps, path, chosen, tokens }: Shape): Promise<RunResult> {
+async function run(world: World, { steps, path, chosen, tokens }: RunSetup): Promise<RunResult> {
   const { workload } = world.random
   const drawn = drawFaults(world.random.faults)
   const mode = workload() < 0.65 ? 'relay' : 'local'
   const isTokenMode = workload() < 0.4
   const continuation = drawContinuation(world, isTokenMode)
   const all = continuation.hasOnlyCuts ? continuation.cuts : [...drawn, ...continuation.cuts]
-  const faults = chosen === undefined ? all : all.filter((_fault, place) => chosen.includes(place))
+  const faults = chosen === undefined ? all : all.filter((_fault, index) => chosen.includes(index))
   const model: Model = isTokenMode
-    ? { ...tokens, begun: new BegunResponses() }
+    ? { ...tokens, startedResponses: new StartedResponses() }
     : { vocabulary: WORD_VOCABULARY, decode: String }
   const engines = Array.from(
     { length: 1 + Math.floor(workload() * 3) },
-    (_, at) => new SimEngine(world, `engine${at}`, model, { reportsPause: continuation.aborts }),
+    (_, index) => new SimEngine(world, `engine${index}`, model, { reportsPause: continuation.aborts }),
   )
   const engineUrls = engines.map(({ address: { host, port } }) => `http://${host}:${port}`)
   const overrides: Partial<ServeConfig> = {
@@ -112,14 +113,18 @@ async function run(world: World, { steps, path, chosen, tokens }: Shape): Promis
   const workers =
     mode === 'local'
       ? []
-      : Array.from({ length: 1 + Math.floor(workload() * 3) }, (_, at) => {
+      : Array.from({ length: 1 + Math.floor(workload() * 3) }, (_, index) => {
           const maxConcurrency = 1 + Math.floor(workload() * 4)
-          const own = workload() < 0.5 ? engineUrls : [engineUrls[at % engineUrls.length]!]
-          return new SimWorker(world, `worker${at}`, { engineUrls: own, engineKind: 'vllm', maxConcurrency })
+          const workerEngineUrls = workload() < 0.5 ? engineUrls : [engineUrls[index % engineUrls.length]!]
+          return new SimWorker(world, `worker${index}`, {
+            engineUrls: workerEngineUrls,
+            engineKind: 'vllm',
+            maxConcurrency,
+          })
         })
   const history = new History()
   const chaos = new Chaos({ world, proxy, workers, engines })
-  for (const fault of faults) world.time.after(fault.atMs, () => chaos.strike(fault), null)
+  for (const fault of faults) world.time.after(fault.atMs, () => chaos.inject(fault), null)
   const isUndisturbed = faults.length === 0
   const jobs = [
     ...startSessions(world, history, continuation),
@@ -133,9 +138,9 @@ async function run(world: World, { steps, path, chosen, tokens }: Shape): Promis
   const isTooLong = () => world.time.tasks > steps
   await world.time.run(FAULTS_UNTIL_MS, isTooLong)
   chaos.heal()
-  world.log('world', 'is whole again')
-  await world.time.run(FAULTS_UNTIL_MS + PATIENCE_MS, () => isDone || isTooLong())
-  if (!isDone) world.violated(isTooLong() ? 'the run takes too many steps' : 'an operation waits forever')
+  world.log('world', 'is healed')
+  await world.time.run(FAULTS_UNTIL_MS + HANG_MS, () => isDone || isTooLong())
+  if (!isDone) world.reportViolation(isTooLong() ? 'the run takes too many steps' : 'an operation hangs')
   const continues = continuation.isDefault
   await finish(world, {
     health,
@@ -156,71 +161,64 @@ async function run(world: World, { steps, path, chosen, tokens }: Shape): Promis
     digest: world.digest(),
     faults,
     tasks: world.time.tasks,
-    calls: attempts.length,
-    answered: attempts.filter(({ outcome }) => outcome === 'read').length,
+    attempts: attempts.length,
+    responses: attempts.filter(({ outcome }) => outcome === 'read').length,
   }
 }
 
-interface Ending {
+interface FinishedRun extends RunFacts {
   health: { stop(): void }
   proxy: SimProxy
   workers: readonly SimWorker[]
-  engines: readonly SimEngine[]
-  history: History
-  path: string
-  faults: readonly Fault[]
-  model: Model
-  isTokenMode: boolean
-  /** Whether responses continue in sessions that do not override it. */
-  continues: boolean
 }
 
-/** Checks what is left, and ends everything in order. */
-async function finish(world: World, ending: Ending): Promise<void> {
-  const { health, proxy, workers, engines } = ending
+/** Checks the final state, and stops workers and the proxy in order. */
+async function finish(world: World, finishedRun: FinishedRun): Promise<void> {
+  const { health, proxy, workers, engines } = finishedRun
   let isOver = false
   const end = async () => {
     await resume(world)
-    await pause(65_000)
+    await sleep(65_000)
     health.stop()
-    if (world.violations.length === 0) await checkRecord(world, ending)
+    if (world.violations.length === 0) await checkRun(world, finishedRun)
     proxy.isOver = true
     await Promise.all(workers.map((worker) => worker.stop(5_000)))
     await proxy.stop(5_000)
-    if (engines.some(({ running }) => running > 0)) world.violated('an engine still samples without a client')
+    if (engines.some(({ running }) => running > 0))
+      world.reportViolation('an engine still samples without a client')
   }
   void end().then(
     () => {
       isOver = true
     },
     (error: unknown) => {
-      world.violated(`the checker failed: ${error instanceof Error ? error.stack : error}`)
+      world.reportViolation(`the checker failed: ${error instanceof Error ? error.stack : error}`)
       isOver = true
     },
   )
-  await world.time.run(world.time.nowMs + PATIENCE_MS, () => isOver)
-  if (!isOver) world.violated('the world does not come to an end')
+  await world.time.run(world.time.nowMs + HANG_MS, () => isOver)
+  if (!isOver) world.reportViolation('the run does not end')
   proxy.isOver = true
   for (const { machine } of [proxy, ...workers]) machine.kill()
   for (const engine of engines) engine.kill()
 }
 
-/** Whether and how responses of a run are cut and continue. */
+/** How a run cuts and continues responses. */
 interface Continuation {
   /** Whether responses continue in sessions that do not override it. */
   isDefault: boolean
   cuts: readonly Fault[]
-  /** Whether there are no other faults, so that no response may be lost. */
+  /** Whether there are no other faults, so that no response may fail. */
   hasOnlyCuts: boolean
-  /** Whether weights are updated by aborts. */
+  /** Whether trainers abort responses to update weights. */
   aborts: boolean
 }
 
-/** Draws from a stream of its own, so that runs without continuation stay as they are. */
+/** Draws from a separate stream, so that runs without continuation do not change. */
 function drawContinuation(world: World, isTokenMode: boolean): Continuation {
   const { cuts: random } = world.random
   const drawn = random()
-  // The bounds keep the runs of the seeds by which some planted faults are found.
+  // The bounds preserve the runs of the seeds that find some planted faults.
   const continues = isTokenMode && drawn > 0.32 && drawn < 0.88
   if (!continues) return { isDefault: false, cuts: [], hasOnlyCuts: false, aborts: false }
   const isDefault = random() < 0.8
@@ -232,27 +230,27 @@ function startSessions(world: World, history: History, { isDefault, cuts }: Cont
   const count = 1 + Math.floor(workload() * 4)
   return Array.from({ length: count }, (_, number) => {
     const sessionId = `s${number}`
-    const agents = Array.from({ length: workload() < 0.7 ? 1 : 2 }, (_, at) => {
+    const agents = Array.from({ length: workload() < 0.7 ? 1 : 2 }, (_, agentIndex) => {
       const dialect = drawDialect(workload)
       return runAgent(world, history, {
         sessionId,
-        name: `agent${at}`,
+        name: `agent${agentIndex}`,
         dialect,
         tools: dialect !== 'completions' && workload() < 0.5,
         turns: 1 + Math.floor(workload() * 6),
         startMs: 100 + 8_000 * workload() ** 2,
-        random: createSeededRandom(hash(`${world.seed} ${sessionId} ${at}`)),
+        random: createSeededRandom(hash(`${world.seed} ${sessionId} ${agentIndex}`)),
       })
     })
-    const moves = Array.from({ length: workload() < 0.5 ? 0 : 1 + Math.floor(workload() * 2) }, () => ({
+    const operations = Array.from({ length: workload() < 0.5 ? 0 : 1 + Math.floor(workload() * 2) }, () => ({
       atMs: 500 + 15_000 * workload(),
-      kind: MOVES[Math.floor(workload() * MOVES.length)]!,
+      kind: OPERATIONS[Math.floor(workload() * OPERATIONS.length)]!,
     }))
     const plan = {
       sessionId,
       creates: workload() < 0.5,
       continueResponses: isDefault || cuts.length > 0 ? drawOverride(world.random.cuts) : undefined,
-      moves,
+      operations,
       completes: workload() < 0.6,
       random: createSeededRandom(hash(`${world.seed} ${sessionId}`)),
     }
@@ -281,7 +279,7 @@ function startUpdates(
   const update = async () => {
     let version = 1
     for (const atMs of times) {
-      await pause(Math.max(0, atMs - world.time.nowMs))
+      await sleep(Math.max(0, atMs - world.time.nowMs))
       version += 1
       if (aborts) await abortForWeights(world, engines, String(version))
       else await updateWeights(world, engines, { version: String(version), isUndisturbed })
@@ -290,16 +288,16 @@ function startUpdates(
   return [update()]
 }
 
-/** Reports unhandled errors, which would end the process. */
+/** Reports unhandled errors, which would end a process. */
 function watchErrors(world: World): () => void {
   const port = Object.assign(new EventEmitter(), {
-    exit: () => world.violated('an unhandled error would have ended a process'),
+    exit: () => world.reportViolation('an unhandled error would have ended a process'),
   })
-  exitOnUnexpectedErrors(loggerOf(world, 'process'), port)
+  exitOnUnexpectedErrors(createLogger(world, 'process'), port)
   const onError = (error: unknown) => {
     world.log(
       'process',
-      `unforeseen: ${error instanceof Error ? error.stack?.split('\n').slice(0, 3).join(' ') : error}`,
+      `unexpected: ${error instanceof Error ? error.stack?.split('\n').slice(0, 3).join(' ') : error}`,
     )
     port.emit('uncaughtException', error)
   }
@@ -310,5 +308,3 @@ function watchErrors(world: World): () => void {
     process.off('unhandledRejection', onError)
   }
 }
-
-export { faultText }

@@ -1,8 +1,7 @@
 /**
- * The files that a new field and a new operation of the store need. In a copy of the sources, a column of turns and a
- * field of rows are added: each in two files, the column with a migration of each database. A write of a session is
- * added in two files, a read in three. The copy must pass the compiler, migrate a database of an older program, store the
- * column and return both.
+ * The number of files that a new field or store operation touches. In a copy of the sources, the test adds a turn column
+ * (with a migration of each database), a row field, a store write and a store read. The copy must compile, migrate an
+ * older database, store the column and return both fields.
  */
 import { execFile } from 'node:child_process'
 import { cpSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -22,7 +21,7 @@ interface Insertion {
   readonly text: string
 }
 
-const COLUMN_OF_TURNS: readonly Insertion[] = [
+const TURN_COLUMN: readonly Insertion[] = [
   {
     file: 'src/protocol/schema/turn.ts',
     before: '} as const satisfies TurnFields)',
@@ -53,7 +52,7 @@ const MIGRATIONS: readonly Insertion[] = [
   },
 ]
 
-const FIELD_OF_ROWS: readonly Insertion[] = [
+const ROW_FIELD: readonly Insertion[] = [
   {
     file: 'src/protocol/schema/row.ts',
     before: "  finish_reason: { type: nullableText('The finish reason of its last turn')",
@@ -66,8 +65,8 @@ const FIELD_OF_ROWS: readonly Insertion[] = [
   },
 ]
 
-/** A write, whose effect is the same in both databases, and a read. */
-const WRITE_OF_STORE: readonly Insertion[] = [
+/** The databases share the code of a write. */
+const STORE_WRITE: readonly Insertion[] = [
   {
     file: 'src/proxy/store/port/turn-store.ts',
     before: "  /** Removes the session's turns, reward and marks and makes it active again. */",
@@ -89,7 +88,7 @@ const WRITE_OF_STORE: readonly Insertion[] = [
   },
 ]
 
-const READ_OF_STORE: readonly Insertion[] = [
+const STORE_READ: readonly Insertion[] = [
   {
     file: 'src/proxy/store/port/turn-store.ts',
     before: '  listSessions(query: SessionQuery): Promise<SessionPage>',
@@ -120,7 +119,7 @@ const READ_OF_STORE: readonly Insertion[] = [
   },
 ]
 
-interface Answer {
+interface ResponseBody {
   readonly sessions: readonly { readonly session_id: string }[]
   readonly turns: readonly { readonly queue_depth: number | null }[]
   readonly trajectories: readonly { readonly first_index: number }[]
@@ -130,7 +129,7 @@ const copy = t.testdir({})
 for (const name of ['src', 'bin', 'package.json', 'tsconfig.json'])
   cpSync(join(ROOT, name), join(copy, name), { recursive: true })
 symlinkSync(join(ROOT, 'node_modules'), join(copy, 'node_modules'))
-const insertions = [COLUMN_OF_TURNS, MIGRATIONS, FIELD_OF_ROWS, WRITE_OF_STORE, READ_OF_STORE].flat()
+const insertions = [TURN_COLUMN, MIGRATIONS, ROW_FIELD, STORE_WRITE, STORE_READ].flat()
 for (const { file, before, text } of insertions) {
   const source = readFileSync(join(copy, file), 'utf8')
   const parts = source.split(before)
@@ -139,13 +138,13 @@ for (const { file, before, text } of insertions) {
 }
 
 t.test('two files each define and fill a field', async (t) => {
-  for (const insertions of [COLUMN_OF_TURNS, FIELD_OF_ROWS])
+  for (const insertions of [TURN_COLUMN, ROW_FIELD])
     t.equal(new Set(insertions.map(({ file }) => file)).size, 2)
 })
 
-t.test('two files add a write of the store, three a read', async (t) => {
-  t.equal(new Set(WRITE_OF_STORE.map(({ file }) => file)).size, 2)
-  t.equal(new Set(READ_OF_STORE.map(({ file }) => file)).size, 3)
+t.test('two files add a store write, three a store read', async (t) => {
+  t.equal(new Set(STORE_WRITE.map(({ file }) => file)).size, 2)
+  t.equal(new Set(STORE_READ.map(({ file }) => file)).size, 3)
 })
 
 t.test('the copy passes the compiler', async (t) => {
@@ -165,25 +164,25 @@ t.test('the copy passes the compiler', async (t) => {
 
 t.test('it stores the column in an older database, and returns both fields', async (t) => {
   const db = join(copy, 'record.db')
-  const older = join(ROOT, 'test/integration/older-record/record.db.br')
+  const older = join(ROOT, 'test/integration/older-database/record.db.br')
   writeFileSync(db, brotliDecompressSync(readFileSync(older)))
   const launcher = join(copy, 'bin/llm-proxy')
   const proxy = startLlmProxy(['serve', '--port', '0', '--db', db], { launcher })
   t.teardown(() => killChild(proxy))
   const [, url] = await waitForOutput(proxy.stdout, /listening on (http:\S+)/)
-  const get = async (path: string) => (await (await fetch(url + path)).json()) as Answer
+  const get = async (path: string) => (await (await fetch(url + path)).json()) as ResponseBody
 
   const { sessions } = await get('/sessions?limit=1')
   const { turns: earlier } = await get(`/sessions/${encodeURIComponent(sessions[0]!.session_id)}`)
   t.ok(earlier.length > 0)
   for (const turn of earlier) t.equal(turn.queue_depth, null, 'an older turn has no value')
 
-  const answered = await fetch(`${url}/sessions/new/v1/chat/completions`, {
+  const response = await fetch(`${url}/sessions/new/v1/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ model: 'm', max_tokens: 4, messages: [{ role: 'user', content: 'hello' }] }),
   })
-  t.equal(answered.status, 200)
+  t.equal(response.status, 200)
   const { turns } = await get('/sessions/new')
   t.equal(turns[0]!.queue_depth, 3)
   const { trajectories } = await get('/sessions/new/trajectories')

@@ -11,7 +11,7 @@ import t, { type Test } from 'tap'
 import { z } from 'zod'
 import { startProxy } from '../helpers/proxy.ts'
 
-/** The arguments that the model samples, call by call; the tool's result names the next one. */
+/** The arguments of each sampled tool call; the result of the previous one selects it. */
 const ARGUMENTS = [
   { command: 'ls' },
   { command: 'ls', timeout: 9 },
@@ -25,10 +25,10 @@ const ARGUMENTS = [
   { unknown_member: { deep: [1, 2.5] }, command: 'a' },
   { command: 5 },
 ]
-const CALLS = [...ARGUMENTS, ...ARGUMENTS, ...ARGUMENTS].slice(0, 25)
+const TOOL_CALLS = [...ARGUMENTS, ...ARGUMENTS, ...ARGUMENTS].slice(0, 25)
 
 const rules = [
-  ...CALLS.map((args, index) => ({
+  ...TOOL_CALLS.map((args, index) => ({
     name: `call ${index}`,
     when: { tool: 'bash', text: index === 0 ? 'begin' : `next ${index}\\b` },
     answer: {
@@ -49,7 +49,7 @@ async function runTask(t: Test, getModel: (url: string) => LanguageModel, edited
   const playbook = join(t.testdir({}), 'playbook.json')
   writeFileSync(playbook, JSON.stringify({ rules }))
   const proxy = await startProxy(t, { playbook, tokenizer: 'embedded', db: 'memory', editedCalls })
-  let calls = 0
+  let toolCallCount = 0
   const bash = tool({
     inputSchema: z.object({
       command: z.coerce.string().trim(),
@@ -57,8 +57,8 @@ async function runTask(t: Test, getModel: (url: string) => LanguageModel, edited
       flag: z.boolean().default(false),
     }),
     execute: async () => {
-      calls += 1
-      return `next ${calls}`
+      toolCallCount += 1
+      return `next ${toolCallCount}`
     },
   })
   const { text } = await generateText({
@@ -69,16 +69,16 @@ async function runTask(t: Test, getModel: (url: string) => LanguageModel, edited
     maxRetries: 0,
   })
   t.equal(text.trim(), 'Done.')
-  t.equal(calls, CALLS.length)
+  t.equal(toolCallCount, TOOL_CALLS.length)
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
   const { turns: tree } = await proxy.get('/sessions/s/tree')
   const { turns } = await proxy.get('/sessions/s')
   return { rows: trajectories, tree, turns }
 }
 
-for (const [dialect, modelOf] of Object.entries(MODELS)) {
-  t.test(`${dialect}: a task of 26 calls with zod's defaults is one row`, async (t) => {
-    const { rows, tree, turns } = await runTask(t, modelOf, 'auto')
+for (const [dialect, getModel] of Object.entries(MODELS)) {
+  t.test(`${dialect}: a task of 26 requests with zod's defaults is one row`, async (t) => {
+    const { rows, tree, turns } = await runTask(t, getModel, 'auto')
     t.equal(rows.length, 1)
     t.match(rows[0], { num_turns: 26, exact: true })
     const changed = tree.map(({ changed_calls: kinds }: { changed_calls: string[] }) => kinds.join())

@@ -30,15 +30,15 @@ async function startMode(t: Test, config: Partial<ServeConfig>): Promise<TestPro
 const client = (proxy: TestProxy, sessionId: string) =>
   new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
 
-interface Fields {
+interface Choice {
   text: string
   ids: number[]
   finish: string | null
 }
 
-/** Collects each choice of a stream, and the order in which the choices had their chunks. */
+/** Collects the choices of a stream, and the order of their chunks. */
 async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | OpenAI.Completion>) {
-  const choices: Fields[] = Array.from({ length: N }, () => ({ text: '', ids: [], finish: null }))
+  const choices: Choice[] = Array.from({ length: N }, () => ({ text: '', ids: [], finish: null }))
   const order: number[] = []
   const ids = new Set<string>()
   let usage: OpenAI.CompletionUsage | null | undefined
@@ -46,10 +46,10 @@ async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | Ope
     ids.add(chunk.id)
     usage = chunk.usage ?? usage
     for (const choice of chunk.choices) {
-      const one = choices[choice.index]!
-      one.text += ('delta' in choice ? choice.delta.content : choice.text) ?? ''
-      one.ids.push(...((choice as { token_ids?: number[] }).token_ids ?? []))
-      one.finish = choice.finish_reason ?? one.finish
+      const collected = choices[choice.index]!
+      collected.text += ('delta' in choice ? choice.delta.content : choice.text) ?? ''
+      collected.ids.push(...((choice as { token_ids?: number[] }).token_ids ?? []))
+      collected.finish = choice.finish_reason ?? collected.finish
       order.push(choice.index)
     }
   }
@@ -57,7 +57,7 @@ async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | Ope
 }
 
 /** Checks that each choice is a turn as the agent read it, exact, and trained once. */
-async function checkRecord(t: Test, proxy: TestProxy, choices: Fields[], usage: OpenAI.CompletionUsage) {
+async function checkTurns(t: Test, proxy: TestProxy, choices: Choice[], usage: OpenAI.CompletionUsage) {
   const turns = await getTurns(proxy, 's')
   t.same(
     turns.map((turn: { completion_text: string; completion_token_ids: number[]; finish_reason: string }) => ({
@@ -112,7 +112,7 @@ async function chatChoices(t: Test, proxy: TestProxy) {
       finish: finish_reason,
     }
   })
-  await checkRecord(t, proxy, expected, full.usage!)
+  await checkTurns(t, proxy, expected, full.usage!)
   await proxy.post('/sessions/s/reset')
   const stream = await openai.chat.completions.create({
     ...params,
@@ -124,7 +124,7 @@ async function chatChoices(t: Test, proxy: TestProxy) {
   t.same(streamed.choices, expected, 'the same seed: the same choices')
   t.equal(streamed.ids.length, 1, 'one response has one id')
   t.same(new Set(streamed.order), new Set([0, 1, 2]))
-  await checkRecord(t, proxy, streamed.choices, streamed.usage!)
+  await checkTurns(t, proxy, streamed.choices, streamed.usage!)
 }
 
 async function completionChoices(t: Test, proxy: TestProxy) {
@@ -133,7 +133,7 @@ async function completionChoices(t: Test, proxy: TestProxy) {
   const expected = full.choices.map(({ text, finish_reason, ...choice }) => {
     return { text, ids: (choice as unknown as { token_ids: number[] }).token_ids, finish: finish_reason }
   })
-  await checkRecord(t, proxy, expected, full.usage!)
+  await checkTurns(t, proxy, expected, full.usage!)
   await proxy.post('/sessions/s/reset')
   const stream = await openai.completions.create({
     ...params,
@@ -143,7 +143,7 @@ async function completionChoices(t: Test, proxy: TestProxy) {
   })
   const streamed = await readStream(stream)
   t.same(streamed.choices, expected)
-  await checkRecord(t, proxy, streamed.choices, streamed.usage!)
+  await checkTurns(t, proxy, streamed.choices, streamed.usage!)
 }
 
 t.test('an agent continues from any of the choices: the others remain separate rows', async (t) => {
@@ -175,7 +175,7 @@ t.test("an agent's choices count as its requests", async (t) => {
   const proxy = await startMode(t, { ...KEYS, agentCallLimit: N })
   const { agent_key: apiKey } = await proxy.post('/sessions', { session_id: 's' })
   const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey, maxRetries: 0 })
-  for (let time = 0; time < 2; time += 1) {
+  for (let attempt = 0; attempt < 2; attempt += 1) {
     const { choices } = await openai.chat.completions.create({ ...params, messages: question })
     t.equal(choices.length, N, 'they are released')
   }

@@ -15,7 +15,7 @@ const messages = [{ role: 'user' as const, content: 'hi' }]
 const model = 'x'
 
 /** Reads a stream to its end. */
-async function all(stream: AsyncIterable<unknown>): Promise<void> {
+async function drain(stream: AsyncIterable<unknown>): Promise<void> {
   for await (const _ of stream);
 }
 
@@ -24,21 +24,21 @@ const OPENAI_CLIENTS: Record<string, Client> = {
     const { completions } = openAi(api, maxRetries).chat
     return async (stream) =>
       stream
-        ? all(await completions.create({ model, messages, stream }))
+        ? drain(await completions.create({ model, messages, stream }))
         : completions.create({ model, messages })
   },
   completions: (api, maxRetries) => {
     const { completions } = openAi(api, maxRetries)
     return async (stream) =>
       stream
-        ? all(await completions.create({ model, prompt: 'x', stream }))
+        ? drain(await completions.create({ model, prompt: 'x', stream }))
         : completions.create({ model, prompt: 'x' })
   },
   responses: (api, maxRetries) => {
     const { responses } = openAi(api, maxRetries)
     return async (stream) =>
       stream
-        ? all(await responses.create({ model, input: 'x', stream }))
+        ? drain(await responses.create({ model, input: 'x', stream }))
         : responses.create({ model, input: 'x' })
   },
 }
@@ -64,7 +64,11 @@ interface Expected {
   isFinal?: boolean
 }
 
-const refusal = { openAiType: 'invalid_request_error', anthropicType: 'invalid_request_error', isFinal: true }
+const invalidRequest = {
+  openAiType: 'invalid_request_error',
+  anthropicType: 'invalid_request_error',
+  isFinal: true,
+}
 const fault = {
   openAiClass: OpenAI.InternalServerError,
   openAiType: 'server_error',
@@ -82,7 +86,7 @@ const conflict = {
 const badRequest = {
   openAiClass: OpenAI.BadRequestError,
   anthropicClass: Anthropic.BadRequestError,
-  ...refusal,
+  ...invalidRequest,
 }
 
 const EXPECTED: Expected[] = [
@@ -99,7 +103,7 @@ const EXPECTED: Expected[] = [
     isFinal: true,
   },
   {
-    ...refusal,
+    ...invalidRequest,
     code: 'engine_rejected',
     options: { status: 422 },
     status: 422,
@@ -146,26 +150,26 @@ const EXPECTED: Expected[] = [
 ]
 
 /** Makes the engine fail with `error`. @returns the number of attempts, and the client's error */
-async function failing(
+async function failRequest(
   api: SessionsApi,
   client: Client,
   error: ProxyError,
   { maxRetries, stream }: { maxRetries: number; stream: boolean },
-): Promise<{ tries: number; thrown: unknown }> {
-  let tries = 0
+): Promise<{ attempts: number; thrown: unknown }> {
+  let attempts = 0
   // biome-ignore lint/correctness/useYield: it fails before it yields
   api.backend.script = async function* () {
-    tries += 1
+    attempts += 1
     throw error
   }
   const thrown = await client(
     api,
     maxRetries,
   )(stream).then(
-    () => assert.fail('the call was answered'),
+    () => assert.fail('the request succeeded'),
     (rejected: unknown) => rejected,
   )
-  return { tries, thrown }
+  return { attempts, thrown }
 }
 
 for (const [name, client] of Object.entries({ ...OPENAI_CLIENTS, messages: anthropic })) {
@@ -175,13 +179,13 @@ for (const [name, client] of Object.entries({ ...OPENAI_CLIENTS, messages: anthr
       const api = await startSessionsApi(t)
       for (const expected of EXPECTED) {
         const { code, options = {}, retryAfter, isFinal } = expected
-        const error = new ProxyError(code, 'told so', options)
+        const error = new ProxyError(code, 'test failure', options)
         for (const stream of [false, true]) {
-          const { thrown } = await failing(api, client, error, { maxRetries: 0, stream })
-          const what = `${code} ${expected.status}${stream ? ' streamed' : ''}`
+          const { thrown } = await failRequest(api, client, error, { maxRetries: 0, stream })
+          const label = `${code} ${expected.status}${stream ? ' streamed' : ''}`
           const id = await latestTurnId(api)
           if (name === 'messages') {
-            t.ok(thrown instanceof expected.anthropicClass, what)
+            t.ok(thrown instanceof expected.anthropicClass, label)
             t.match(
               thrown,
               {
@@ -190,21 +194,25 @@ for (const [name, client] of Object.entries({ ...OPENAI_CLIENTS, messages: anthr
                 requestID: `req_${id}`,
                 error: {
                   type: 'error',
-                  error: { type: expected.anthropicType, message: 'told so', details: { error_code: code } },
+                  error: {
+                    type: expected.anthropicType,
+                    message: 'test failure',
+                    details: { error_code: code },
+                  },
                   request_id: `req_${id}`,
                 },
               },
-              what,
+              label,
             )
           } else {
-            t.ok(thrown instanceof expected.openAiClass, what)
+            t.ok(thrown instanceof expected.openAiClass, label)
             const { status, openAiType: type } = expected
-            t.match(thrown, { status, type, code, requestID: id, message: `${status} told so` }, what)
+            t.match(thrown, { status, type, code, requestID: id, message: `${status} test failure` }, label)
           }
           const { headers } = thrown as { headers: Headers }
-          t.equal(headers.get('retry-after') ?? undefined, retryAfter, what)
+          t.equal(headers.get('retry-after') ?? undefined, retryAfter, label)
           if (isFinal && expected.status >= 409 && expected.status !== 422)
-            t.equal(headers.get('x-should-retry'), 'false', what)
+            t.equal(headers.get('x-should-retry'), 'false', label)
         }
       }
     },
@@ -214,18 +222,18 @@ for (const [name, client] of Object.entries({ ...OPENAI_CLIENTS, messages: anthr
     const api = await startSessionsApi(t)
     for (const { code, options = {}, isFinal = false } of EXPECTED) {
       const retry = isFinal ? {} : { retryAfterS: 0.001 }
-      const error = new ProxyError(code, 'told so', { ...options, ...retry })
-      const { tries } = await failing(api, client, error, { maxRetries: 2, stream: true })
-      t.equal(tries, isFinal ? 1 : 3, `${code} ${error.status}`)
+      const error = new ProxyError(code, 'test failure', { ...options, ...retry })
+      const { attempts } = await failRequest(api, client, error, { maxRetries: 2, stream: true })
+      t.equal(attempts, isFinal ? 1 : 3, `${code} ${error.status}`)
     }
   })
 
   t.test(`${name}: the client waits for the time in retry-after`, async (t) => {
     const api = await startSessionsApi(t)
-    const begun = performance.now()
+    const startedAtMs = performance.now()
     const busy = new ProxyError('engine_rejected', 'slow down', { status: 429, retryAfterS: 0.25 })
-    t.equal((await failing(api, client, busy, { maxRetries: 1, stream: false })).tries, 2)
-    t.ok(performance.now() - begun >= 250)
+    t.equal((await failRequest(api, client, busy, { maxRetries: 1, stream: false })).attempts, 2)
+    t.ok(performance.now() - startedAtMs >= 250)
   })
 
   t.test(`${name}: a request without a turn has an id, too`, async (t) => {
@@ -250,14 +258,14 @@ t.test(
       const proxy = await startProxy(t, { db: 'memory', ...config })
       const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
       const long = [{ role: 'user' as const, content }]
-      const calls = {
+      const requests = {
         chat: openai.chat.completions.create({ model, messages: long, max_tokens: 5 }),
         responses: openai.responses.create({ model, input: content }),
         streamed: openai.responses.stream({ model, input: content }).finalResponse(),
       }
       // All requests are in flight: each rejection needs a handler at once.
-      const outcomes = await Promise.allSettled(Object.values(calls))
-      for (const [index, name] of Object.keys(calls).entries()) {
+      const outcomes = await Promise.allSettled(Object.values(requests))
+      for (const [index, name] of Object.keys(requests).entries()) {
         const rejected = (outcomes[index] as PromiseRejectedResult).reason
         t.ok(rejected instanceof OpenAI.BadRequestError, name)
         t.match(rejected, { code: 'context_length_exceeded', type: 'invalid_request_error' }, name)
@@ -272,13 +280,13 @@ t.test('a missing object is an error with an id, in the format of the requested 
     const response = await fetch(`${api.url}${path}`, { method: 'POST' })
     return { headers: response.headers, body: (await response.json()) as Record<string, unknown> }
   }
-  const ofOpenAi = await sendRequest('/s/v1/nowhere')
-  t.match(ofOpenAi.body, { error: { code: 'route_not_found' } })
-  t.match(ofOpenAi.headers.get('x-request-id'), /^[0-9a-f-]{36}$/)
+  const openAiResponse = await sendRequest('/s/v1/nowhere')
+  t.match(openAiResponse.body, { error: { code: 'route_not_found' } })
+  t.match(openAiResponse.headers.get('x-request-id'), /^[0-9a-f-]{36}$/)
   const withoutV1 = await sendRequest('/s/chat/completions')
   t.match(withoutV1.body, {
     error: { message: /the base URL of an OpenAI client ends in \/\{session_id\}\/v1/ },
   })
-  const ofAnthropic = await sendRequest('/s/v1/messages/batches')
-  t.match(ofAnthropic.body, { type: 'error', request_id: ofAnthropic.headers.get('request-id') })
+  const anthropicResponse = await sendRequest('/s/v1/messages/batches')
+  t.match(anthropicResponse.body, { type: 'error', request_id: anthropicResponse.headers.get('request-id') })
 })

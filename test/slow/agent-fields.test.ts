@@ -13,8 +13,10 @@ import { modelDirectory } from '../unit/proxy/tokens/real-models.ts'
 const ROOT = join(import.meta.dirname, '../..')
 const QWEN3 = modelDirectory('qwen3')
 const TOKENIZER = loadTokenizer(QWEN3)
-const CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-const ANSWER = TOKENIZER.encode(`<think>\nWell.\n</think>\n\nI see.\n${CALL}\n${CALL}<|im_end|>`)
+const TOOL_CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+const COMPLETION_IDS = TOKENIZER.encode(
+  `<think>\nWell.\n</think>\n\nI see.\n${TOOL_CALL}\n${TOOL_CALL}<|im_end|>`,
+)
 const SCHEMA = { type: 'object', properties: { a: { type: 'number' } } }
 const JSON_SCHEMA = { type: 'json_schema', name: 'n', schema: SCHEMA }
 const FUNCTION = { name: 'f', parameters: SCHEMA }
@@ -161,7 +163,7 @@ const DIALECTS: Record<string, Dialect> = {
 }
 
 /** Fields that have a meaning only beside another one. */
-const WITH: Body = { stream_options: { stream: true }, top_logprobs: { logprobs: true } }
+const COMPANIONS: Body = { stream_options: { stream: true }, top_logprobs: { logprobs: true } }
 
 /** Returns the members of a type, from its declaration. */
 function getMembers({ file, type }: Dialect): string[] {
@@ -172,20 +174,26 @@ function getMembers({ file, type }: Dialect): string[] {
 }
 
 /** Returns the fields in the rows of a dialect under the heading. */
-function list(dialect: string, column: 'rejected' | 'ignored'): string[] {
+function getDocumentedFields(dialect: string, column: 'rejected' | 'ignored'): string[] {
   const docs = readFileSync(join(ROOT, 'docs/dialects.md'), 'utf8')
   const row = docs.split('\n').find((line) => line.startsWith(`| ${dialect}, ${column} |`)) ?? ''
   return Array.from(row.matchAll(/`(\w+)`/g), ([, name]) => name!).sort()
 }
 
 async function setUp(t: Test): Promise<{ proxy: TestProxy; engine: ScriptedServer }> {
-  const logprobs = ANSWER.map(() => -0.5)
+  const logprobs = COMPLETION_IDS.map(() => -0.5)
   const engine = await startScriptedServer(({ path, body }, response) => {
     if (path === '/v1/models')
       return sendJson(response, { data: [{ id: 'm', owned_by: 'vllm', max_model_len: 4_000 }] })
     if (path !== '/v1/completions') return sendJson(response, {})
-    const tokens = ANSWER.map((id) => TOKENIZER.idToToken(id))
-    const choice = { index: 0, text: 'I see.', finish_reason: 'stop', stop_reason: null, token_ids: ANSWER }
+    const tokens = COMPLETION_IDS.map((id) => TOKENIZER.idToToken(id))
+    const choice = {
+      index: 0,
+      text: 'I see.',
+      finish_reason: 'stop',
+      stop_reason: null,
+      token_ids: COMPLETION_IDS,
+    }
     const prompt_token_ids = Array.isArray(body.prompt) ? body.prompt : [1]
     sendJson(response, {
       model: 'm',
@@ -205,7 +213,7 @@ t.test('no field of an official client is dropped silently', async (t) => {
   const { proxy, engine } = await setUp(t)
   let session = 0
   /** Returns the engine's request and the agent's response: equal for two bodies if their difference is ignored. */
-  const outcome = async ({ route }: Dialect, body: Body) => {
+  const getOutcome = async ({ route }: Dialect, body: Body) => {
     session += 1
     const response = await fetch(`${proxy.url}/s${session}/v1/${route}`, {
       method: 'POST',
@@ -226,14 +234,14 @@ t.test('no field of an official client is dropped silently', async (t) => {
     )
     const found: Record<'rejected' | 'ignored', string[]> = { rejected: [], ignored: [] }
     for (const [field, value] of Object.entries(samples)) {
-      const before = { ...base, ...(WITH[field] as Body) }
-      const without = await outcome(dialect, before)
+      const before = { ...base, ...(COMPANIONS[field] as Body) }
+      const without = await getOutcome(dialect, before)
       t.equal(without.status, 200, `${name}: a request without ${field}`)
-      const changed = await outcome(dialect, { ...before, [field]: value })
+      const changed = await getOutcome(dialect, { ...before, [field]: value })
       if (changed.status === 400) found.rejected.push(field)
       else if (changed.seen === without.seen) found.ignored.push(field)
     }
     for (const column of ['rejected', 'ignored'] as const)
-      t.same(found[column].sort(), list(name, column), `${name}: ${column} as documented`)
+      t.same(found[column].sort(), getDocumentedFields(name, column), `${name}: ${column} as documented`)
   }
 })

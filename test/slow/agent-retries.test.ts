@@ -1,5 +1,5 @@
 import t from 'tap'
-import { testRetries } from '../integration/retried-calls.ts'
+import { testRetries } from '../integration/retried-requests.ts'
 
 testRetries(t, 'local, token mode')
 testRetries(t, 'relay, chat mode')

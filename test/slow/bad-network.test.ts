@@ -4,39 +4,50 @@
  * bad-network` does the same at length, and prints figures.
  */
 import t from 'tap'
-import { CLIENTS, onRecord, random, rollOut } from '../helpers/bad-network.ts'
+import { CLIENTS, createRandom, readRecordedTotals, rollOut } from '../helpers/bad-network.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
 
 const ROLLOUTS = 5
-const CALLS = 10
+const REQUESTS = 10
 
 for (const client of Object.keys(CLIENTS)) {
   t.test(
-    `${ROLLOUTS} rollouts of ${CALLS} requests over a bad network, with the client of ${client}`,
+    `${ROLLOUTS} rollouts of ${REQUESTS} requests over a bad network, with the client of ${client}`,
     async (t) => {
       const engine = await startEngine(t)
       const proxy = await startProxy(t, { engineUrls: [engine.url], tokenizer: 'embedded' })
       const rolledOut = await Promise.all(
         Array.from({ length: ROLLOUTS }, (_, seed) => {
           const sessionId = `${client}-${seed}`
-          return rollOut(proxy, { sessionId, client, calls: CALLS, retries: 'answered', draw: random(seed) })
+          return rollOut(proxy, {
+            sessionId,
+            client,
+            requests: REQUESTS,
+            retries: 'answered',
+            draw: createRandom(seed),
+          })
         }),
       )
-      let responded = 0
+      let redelivered = 0
       for (const { sessionId, error } of rolledOut) {
         t.equal(error, undefined, `${sessionId} completed`)
-        const { turns, sampledTokens, trainedTokens, answeredRetries } = await onRecord(proxy, sessionId)
-        t.equal(turns, CALLS, `${sessionId}: each request was sampled once`)
+        const {
+          turns,
+          sampledTokens,
+          trainedTokens,
+          redeliveries: answeredRetries,
+        } = await readRecordedTotals(proxy, sessionId)
+        t.equal(turns, REQUESTS, `${sessionId}: each request was sampled once`)
         t.ok(sampledTokens > 0)
         t.equal(trainedTokens, sampledTokens, `${sessionId}: each token is trained once`)
-        responded += answeredRetries
+        redelivered += answeredRetries
       }
-      const lost = rolledOut.reduce((sum, { lostTries }) => sum + lostTries, 0)
+      const lostAttempts = rolledOut.reduce((sum, { lostAttempts: lostTries }) => sum + lostTries, 0)
       t.comment(
-        `${lost} attempts of ${ROLLOUTS * CALLS} requests were lost; ${responded} retries got a response without sampling`,
+        `${lostAttempts} attempts of ${ROLLOUTS * REQUESTS} requests were lost; ${redelivered} retries got a response without sampling`,
       )
-      t.ok(responded > 0)
+      t.ok(redelivered > 0)
     },
   )
 }

@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { BALANCERS } from '../../deploy/balancers/make.ts'
 import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
-import { type BalancerKind, getProgram, PACKAGES, startBalancer } from '../helpers/balancer.ts'
+import { type BalancerKind, findProgram, PACKAGES, startBalancer } from '../helpers/balancer.ts'
 
 /** Starts a server that responds with its name and the request's path. */
 async function startNamed(t: Test, name: string): Promise<string> {
@@ -40,7 +40,7 @@ const IDS = [
 ]
 
 for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
-  const skip = getProgram(kind) === undefined && `${kind} is not here (${PACKAGES[kind]})`
+  const skip = findProgram(kind) === undefined && `${kind} is not installed (${PACKAGES[kind]})`
   t.test(
     `${kind} sends the requests of a session unchanged to one node, and others to all`,
     { skip },
@@ -52,8 +52,8 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
       for (const id of IDS) {
         const encoded = encodeURIComponent(id)
         const raw = encodeURI(id)
-        const { name: own } = await sendRequest(url, `/${encoded}/v1/chat/completions`)
-        used.add(own)
+        const { name: owner } = await sendRequest(url, `/${encoded}/v1/chat/completions`)
+        used.add(owner)
         for (const path of [
           `/${raw}/v1/messages?beta=true`,
           `/${raw}/v1/messages/count_tokens`,
@@ -61,7 +61,7 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
           `/sessions/${raw}/v1/completions`,
           `/v1/chat/completions/${encoded}`,
         ])
-          t.strictSame(await sendRequest(url, path), { name: own, url: path }, `${id} by ${path}`)
+          t.strictSame(await sendRequest(url, path), { name: owner, url: path }, `${id} by ${path}`)
         const key = createAgentKey('secret'.repeat(8), id)
         // nginx cannot decode a header's value.
         if (kind === 'nginx' && key.includes('%')) continue
@@ -69,11 +69,11 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
           string,
           string
         >[])
-          t.equal((await sendRequest(url, '/v1/chat/completions', headers)).name, own, `${id} by its key`)
+          t.equal((await sendRequest(url, '/v1/chat/completions', headers)).name, owner, `${id} by its key`)
       }
       t.ok(used.size > 1, 'sessions are spread')
-      const { name: ofPath } = await sendRequest(url, '/rollout-1/v1/messages')
-      t.equal((await sendRequest(url, '/v1/messages', { 'x-api-key': 'rollout-1' })).name, ofPath)
+      const { name: byPath } = await sendRequest(url, '/rollout-1/v1/messages')
+      t.equal((await sendRequest(url, '/v1/messages', { 'x-api-key': 'rollout-1' })).name, byPath)
       const others = new Set<string>()
       for (let times = 0; times < 12; times += 1) {
         for (const path of ['/sessions', '/sessions/rollout-1/complete', '/admin/pause', '/groups'])

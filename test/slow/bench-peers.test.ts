@@ -1,19 +1,19 @@
 import t from 'tap'
 import { Children } from '../bench/parts/children.ts'
-import { LoadGenerator } from '../bench/parts/load.ts'
+import { LoadGenerator } from '../bench/parts/load-generator.ts'
 import { startReplayer } from '../bench/parts/replay-targets.ts'
 import { startEngine } from '../bench/parts/start-engine.ts'
-import { CHAT, PEERS, type Peer } from '../bench/peers/catalog.ts'
-import { kill } from '../bench/peers/killed.ts'
+import { LLM_PROXY, PEERS, type Peer } from '../bench/peers/catalog.ts'
+import { measureEcho } from '../bench/peers/echo.ts'
+import { measureKill } from '../bench/peers/kill.ts'
 import { measure } from '../bench/peers/loads.ts'
-import { getTotals, mergedCalls } from '../bench/peers/sequences.ts'
-import { echoed } from '../bench/peers/tidied.ts'
+import { getTotals, mergeRequests } from '../bench/peers/sequences.ts'
 import { ONLY_FULL } from '../helpers/tier.ts'
 
 /** The only peer that needs no installation; it records nothing. */
 const forgetful: Peer = {
   ...PEERS.find(({ name }) => name === 'pipe')!,
-  record: { calls: async () => 0, sequences: async () => [] },
+  record: { countRequests: async () => 0, readSequences: async () => [] },
 }
 
 t.test(
@@ -22,9 +22,9 @@ t.test(
   async (t) => {
     await using children = new Children()
     const { url } = await startEngine(children)
-    const plan = { stream: true, calls: 12, agents: 3 }
-    t.same(await kill(CHAT, url, t.testdir(), plan), { acknowledged: 12, onRecord: 12 })
-    t.same(await kill(forgetful, url, t.testdir(), plan), { acknowledged: 12, onRecord: 0 })
+    const plan = { stream: true, requests: 12, agents: 3 }
+    t.same(await measureKill(LLM_PROXY, url, t.testdir(), plan), { acknowledged: 12, recorded: 12 })
+    t.same(await measureKill(forgetful, url, t.testdir(), plan), { acknowledged: 12, recorded: 0 })
   },
 )
 
@@ -32,10 +32,11 @@ t.test(
   'an agent that tidies its echo splits rows of chat mode, and all of its tokens are trained once',
   { skip: ONLY_FULL },
   async (t) => {
-    const { sampled, trained, again, sequences } = await echoed(CHAT, t.testdir(), true)
+    const figures = await measureEcho(LLM_PROXY, t.testdir(), true)
+    const { sampled, trained, trainedAgain, sequences } = figures
     t.ok(sampled > 0)
     t.equal(trained, sampled)
-    t.equal(again, 0)
+    t.equal(trainedAgain, 0)
     t.ok(sequences > 1)
   },
 )
@@ -58,7 +59,7 @@ t.test('a peer is measured under each load', { skip: ONLY_FULL }, async (t) => {
 t.test(
   'requests are merged where one continues another, and tokens in two sequences count once',
   async (t) => {
-    const joined = mergedCalls([
+    const joined = mergeRequests([
       { prompt: [1, 2], completion: [3] },
       { prompt: [1, 2, 3, 4], completion: [5] },
       { prompt: [1, 9], completion: [5] },
@@ -67,6 +68,6 @@ t.test(
       { ids: [1, 2, 3, 4, 5], mask: [0, 0, 1, 0, 1] },
       { ids: [1, 9, 5], mask: [0, 0, 1] },
     ])
-    t.same(getTotals([...joined, joined[0]!]), { sequences: 3, trained: 3, again: 2, tokens: 13 })
+    t.same(getTotals([...joined, joined[0]!]), { sequences: 3, trained: 3, trainedAgain: 2, tokens: 13 })
   },
 )

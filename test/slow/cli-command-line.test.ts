@@ -8,7 +8,7 @@ import { freePort } from '../helpers/free-port.ts'
 import { OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 
 /** Checks that a wrong command line prints only this line, on stderr, and exits with code 2. */
-async function reject(
+async function checkRejected(
   t: Test,
   args: string[],
   line: string,
@@ -37,43 +37,47 @@ t.test('help and version are printed on stdout, with exit code 0', async (t) => 
 })
 
 t.test('an unknown command or flag is rejected in one line with a suggestion', async (t) => {
-  await reject(t, ['sessons'], "unknown command 'sessons' (Did you mean sessions?)")
-  await reject(t, ['sesions', '--help'], "unknown command 'sesions' (Did you mean sessions?)")
-  await reject(t, ['sessions', 'front', '--help'], "unknown command 'front'")
-  await reject(t, ['help', 'front'], "unknown command 'front'")
-  await reject(t, ['sessions', 'lst'], "unknown command 'lst' (Did you mean list?)")
-  await reject(t, ['serve', '--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
-  await reject(t, ['--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
-  await reject(
+  await checkRejected(t, ['sessons'], "unknown command 'sessons' (Did you mean sessions?)")
+  await checkRejected(t, ['sesions', '--help'], "unknown command 'sesions' (Did you mean sessions?)")
+  await checkRejected(t, ['sessions', 'front', '--help'], "unknown command 'front'")
+  await checkRejected(t, ['help', 'front'], "unknown command 'front'")
+  await checkRejected(t, ['sessions', 'lst'], "unknown command 'lst' (Did you mean list?)")
+  await checkRejected(t, ['serve', '--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
+  await checkRejected(t, ['--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
+  await checkRejected(
     t,
     ['serve', '--search-index=false'],
     "unknown option '--search-index' with a value; if it is a switch, write --no-search-index",
   )
-  await reject(
+  await checkRejected(
     t,
     ['serve', '--open=true'],
     "unknown option '--open' with a value; if it is a switch, write --open",
   )
-  await reject(
+  await checkRejected(
     t,
     ['serve', '--search-index', 'false'],
     "too many arguments for 'serve'. Expected 0 arguments but got 1: false. A switch has no value: write --x or --no-x",
   )
-  await reject(t, ['serve', 'now'], "too many arguments for 'serve'. Expected 0 arguments but got 1: now.")
-  await reject(t, ['sessions', 'show'], "missing required argument 'session-id'")
-  await reject(t, ['--port'], "option '--port <port>' argument missing")
+  await checkRejected(
+    t,
+    ['serve', 'now'],
+    "too many arguments for 'serve'. Expected 0 arguments but got 1: now.",
+  )
+  await checkRejected(t, ['sessions', 'show'], "missing required argument 'session-id'")
+  await checkRejected(t, ['--port'], "option '--port <port>' argument missing")
 })
 
 t.test('a wrong value is rejected in one line that names its origin', async (t) => {
   const allowed = 'expected an integer from 0 to 65535'
-  await reject(t, ['--port', 'x'], `--port: invalid value "x": ${allowed}`)
-  await reject(t, [], `PROXY_PORT: invalid value "y": ${allowed}`, { PROXY_PORT: 'y' })
-  await reject(t, [], 'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)', {
+  await checkRejected(t, ['--port', 'x'], `--port: invalid value "x": ${allowed}`)
+  await checkRejected(t, [], `PROXY_PORT: invalid value "y": ${allowed}`, { PROXY_PORT: 'y' })
+  await checkRejected(t, [], 'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)', {
     LLM_PROXY_PROT: '1',
   })
   const path = join(t.testdir({ 'proxy.json': '{"prot": 1}' }), 'proxy.json')
-  await reject(t, ['--config', path], `${path}: there is no option "prot" (did you mean port?)`)
-  await reject(
+  await checkRejected(t, ['--config', path], `${path}: there is no option "prot" (did you mean port?)`)
+  await checkRejected(
     t,
     ['--mode', 'relay', '--engine-url', 'http://127.0.0.1:1'],
     'relay mode connects to no engine: give engine-url to the workers, or use --mode local',
@@ -94,7 +98,7 @@ t.test('a command ends quietly when the reader closes its output', async (t) => 
 })
 
 /** Starts a server whose response to `/health` is this. */
-async function healthServer(t: Test, status: number): Promise<string> {
+async function startHealthServer(t: Test, status: number): Promise<string> {
   const server = createServer((request, response) => {
     response.writeHead(request.url === '/health' ? status : 404).end('{"status":"ok"}')
   }).listen(0, '127.0.0.1')
@@ -104,18 +108,18 @@ async function healthServer(t: Test, status: number): Promise<string> {
 }
 
 t.test("health prints the proxy's report, and exits with 0 only when it is healthy", async (t) => {
-  const url = `http://127.0.0.1:${await healthServer(t, 200)}/`
+  const url = `http://127.0.0.1:${await startHealthServer(t, 200)}/`
   t.strictSame(await runLlmProxy(['health', '--url', url]), {
     code: 0,
     stdout: '{"status":"ok"}\n',
     stderr: '',
   })
-  const sick = `http://127.0.0.1:${await healthServer(t, 503)}`
-  t.match(await runLlmProxy(['health', '--url', sick]), { code: 1, stdout: '{"status":"ok"}\n' })
+  const unhealthy = `http://127.0.0.1:${await startHealthServer(t, 503)}`
+  t.match(await runLlmProxy(['health', '--url', unhealthy]), { code: 1, stdout: '{"status":"ok"}\n' })
 })
 
 t.test('health without a URL uses the address of serve in the same environment', async (t) => {
-  const env = { LLM_PROXY_HOST: '0.0.0.0', LLM_PROXY_PORT: await healthServer(t, 200) }
+  const env = { LLM_PROXY_HOST: '0.0.0.0', LLM_PROXY_PORT: await startHealthServer(t, 200) }
   t.match(await runLlmProxy(['health'], { env }), { code: 0 })
 })
 

@@ -8,44 +8,44 @@ import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 
-interface Seen {
+interface Finding {
   about: string
   state: string
   seen: string
   remedy?: string
 }
 
-async function doctor(t: Test, ...words: string[]) {
+async function runDoctor(t: Test, ...args: string[]) {
   const db = ['--db', join(t.testdir({}), 'turns.db')]
-  const { code, stdout, stderr } = await runLlmProxy(['doctor', '--json', '--port', '0', ...db, ...words])
+  const { code, stdout, stderr } = await runLlmProxy(['doctor', '--json', '--port', '0', ...db, ...args])
   t.equal(stderr, '')
-  const findings = JSON.parse(stdout) as Seen[]
+  const findings = JSON.parse(stdout) as Finding[]
   return {
     code,
     findings,
-    of: (about: string) => findings.find((finding) => finding.about.startsWith(about)),
+    find: (about: string) => findings.find((finding) => finding.about.startsWith(about)),
   }
 }
 
 t.test('a working setup is all ok, token mode included', async (t) => {
   const engine = await startEngine(t)
-  const { code, findings, of } = await doctor(t, '--engine-url', engine.url, '--tokenizer', 'embedded')
+  const { code, findings, find } = await runDoctor(t, '--engine-url', engine.url, '--tokenizer', 'embedded')
   t.same(
     findings.filter(({ about, state }) => state !== 'ok' && about !== 'disk'),
     [],
   )
   t.equal(code, 0)
-  t.match(of('engine '), { seen: /\d ids and logprobs; \d+ prompt ids, rendered in token mode/ })
-  t.match(of('token mode'), { seen: /^the same \d+ prompt ids/ })
-  t.match(of('logprobs'), { seen: /raw_logprobs/ })
-  t.match(of('disk'), { seen: /syncs a write in/ })
+  t.match(find('engine '), { seen: /\d ids and logprobs; \d+ prompt ids, rendered in token mode/ })
+  t.match(find('token mode'), { seen: /^the same \d+ prompt ids/ })
+  t.match(find('logprobs'), { seen: /raw_logprobs/ })
+  t.match(find('disk'), { seen: /syncs a write in/ })
 })
 
 t.test('logprobs of another distribution than the declared one are a failure', async (t) => {
   const engine = await startEngine(t)
   const option = ['--logprobs-mode', 'processed_logprobs']
-  const { code, of } = await doctor(t, '--engine-url', engine.url, ...option)
-  t.match(of('logprobs'), { state: 'failure', remedy: 'give --logprobs-mode raw_logprobs' })
+  const { code, find } = await runDoctor(t, '--engine-url', engine.url, ...option)
+  t.match(find('logprobs'), { state: 'failure', remedy: 'give --logprobs-mode raw_logprobs' })
   t.equal(code, 1)
 })
 
@@ -59,8 +59,8 @@ t.test('a model whose tool calls no parser reads is a warning', async (t) => {
   const config = JSON.parse(readFileSync(file, 'utf8')) as { chat_template: string }
   config.chat_template = config.chat_template.replaceAll('tool_call>', 'unheard_of>')
   writeFileSync(file, JSON.stringify(config))
-  const { code, of } = await doctor(t, '--engine-url', engine.url, '--tokenizer', model)
-  t.match(of('tool calls'), { state: 'warning', seen: /calls stay text/, remedy: /token-mode.md/ })
+  const { code, find } = await runDoctor(t, '--engine-url', engine.url, '--tokenizer', model)
+  t.match(find('tool calls'), { state: 'warning', seen: /calls stay text/, remedy: /token-mode.md/ })
   t.equal(code, 0)
 })
 
@@ -85,9 +85,9 @@ t.test('an engine that renders tools differently is a warning with the first dif
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   t.teardown(() => server.close())
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-  const { code, findings, of } = await doctor(t, '--engine-url', url, '--tokenizer', 'embedded')
+  const { code, findings, find } = await runDoctor(t, '--engine-url', url, '--tokenizer', 'embedded')
   t.equal(code, 0)
-  t.match(of('token mode'), { state: 'ok' })
+  t.match(find('token mode'), { state: 'ok' })
   t.match(
     findings.find(({ about }) => about === 'engine'),
     {
@@ -99,27 +99,27 @@ t.test('an engine that renders tools differently is a warning with the first dif
 })
 
 t.test('an unreachable engine, or one that reports no ids, is a failure with a remedy', async (t) => {
-  const unavailable = await doctor(t, '--engine-url', 'http://127.0.0.1:1')
+  const unavailable = await runDoctor(t, '--engine-url', 'http://127.0.0.1:1')
   t.equal(unavailable.code, 1)
-  t.match(unavailable.of('engine 127.0.0.1:1'), { state: 'failure', remedy: /--engine-url/ })
+  t.match(unavailable.find('engine 127.0.0.1:1'), { state: 'failure', remedy: /--engine-url/ })
   const vllm = await startFakeVllm()
   t.teardown(() => vllm.close())
-  vllm.refuseIds(true)
-  const silent = await doctor(t, '--engine-url', vllm.url)
+  vllm.rejectIds(true)
+  const silent = await runDoctor(t, '--engine-url', vllm.url)
   t.equal(silent.code, 1)
-  t.match(silent.of('engine '), { state: 'failure' })
+  t.match(silent.find('engine '), { state: 'failure' })
 })
 
 t.test('unauthenticated access is a warning, contradictory options are failures', async (t) => {
-  const shut = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0')
-  t.match(shut.findings, [{ about: 'options', state: 'failure', seen: /--open/ }])
-  t.equal(shut.code, 1)
-  const open = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0', '--open')
-  t.match(open.of('keys'), { state: 'warning', remedy: /--admin-key/ })
-  t.match(open.of('tls'), { state: 'warning' })
-  const wrong = await doctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
+  const rejected = await runDoctor(t, '--mode', 'relay', '--host', '0.0.0.0')
+  t.match(rejected.findings, [{ about: 'options', state: 'failure', seen: /--open/ }])
+  t.equal(rejected.code, 1)
+  const open = await runDoctor(t, '--mode', 'relay', '--host', '0.0.0.0', '--open')
+  t.match(open.find('keys'), { state: 'warning', remedy: /--admin-key/ })
+  t.match(open.find('tls'), { state: 'warning' })
+  const wrong = await runDoctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
   t.match(wrong.findings, [{ about: 'options', state: 'failure' }])
-  const detail = await doctor(t, '--record', 'masks')
+  const detail = await runDoctor(t, '--record', 'masks')
   const seen = /^--record: 'masks' cannot be recorded: (?!.*'masks')/
   t.match(detail.findings.at(-1), { about: 'options', state: 'failure', seen })
 })
@@ -132,8 +132,15 @@ t.test('the text output has a line for each finding', async (t) => {
 
 t.test('features of the model that the engine lacks or has not enabled are a warning', async (t) => {
   const engine = await startEngine(t)
-  const words = ['--engine-kind', 'vllm', '--context-length', '1000000', '--record', 'sampling_mask']
-  const { code, findings } = await doctor(t, '--engine-url', engine.url, '--tokenizer', 'embedded', ...words)
+  const args = ['--engine-kind', 'vllm', '--context-length', '1000000', '--record', 'sampling_mask']
+  const { code, findings } = await runDoctor(
+    t,
+    '--engine-url',
+    engine.url,
+    '--tokenizer',
+    'embedded',
+    ...args,
+  )
   t.equal(code, 0)
   t.match(
     findings.find(({ about }) => about === 'context'),

@@ -6,29 +6,33 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 
 const ADMIN_KEY = 'an-admin-key-for-tests'
 
-async function rig(t: Test) {
+async function startRig(t: Test) {
   const proxy = await startProxy(t, { adminKeys: [ADMIN_KEY] })
   const address = ['--url', proxy.url, '--admin-key', ADMIN_KEY]
-  return { proxy, address, run: (...words: string[]) => runLlmProxy([...words, ...address]) }
+  return { proxy, address, run: (...args: string[]) => runLlmProxy([...args, ...address]) }
 }
 
 const getSessions = async (proxy: TestProxy) =>
   (await proxy.get('/sessions')).sessions.map(({ session_id }: { session_id: string }) => session_id)
 
 t.test('chat sends one request, prints how it was recorded, and leaves nothing behind', async (t) => {
-  const { proxy, run } = await rig(t)
-  const spoken = await run('chat', 'What is 2 + 2?', '--max-tokens', '8')
-  t.match(spoken, { code: 0, stderr: '' })
-  t.match(spoken.stdout, /\n\n\d+ prompt tokens, \d+ sampled, (stop|length|tool_calls), \d+ ms, exact\n$/)
+  const { proxy, run } = await startRig(t)
+  const sent = await run('chat', 'What is 2 + 2?', '--max-tokens', '8')
+  t.match(sent, { code: 0, stderr: '' })
+  t.match(sent.stdout, /\n\n\d+ prompt tokens, \d+ sampled, (stop|length|tool_calls), \d+ ms, exact\n$/)
   t.same(await getSessions(proxy), [])
-  const kept = await run('chat', '--session', 'mine', '--json')
-  t.equal(kept.code, 0)
-  t.match(JSON.parse(kept.stdout), { index: 0, exact: true, request_messages: [{ content: 'Say hello.' }] })
+  const recorded = await run('chat', '--session', 'mine', '--json')
+  t.equal(recorded.code, 0)
+  t.match(JSON.parse(recorded.stdout), {
+    index: 0,
+    exact: true,
+    request_messages: [{ content: 'Say hello.' }],
+  })
   t.same(await getSessions(proxy), ['mine'])
 })
 
 t.test('sessions are aborted and deleted by their ids; an unknown one is reported', async (t) => {
-  const { proxy, run } = await rig(t)
+  const { proxy, run } = await startRig(t)
   for (const id of ['a', 'b/c:0']) await proxy.post('/sessions', { session_id: id })
   t.match(await run('sessions', 'abort', 'a', 'b/c:0'), { code: 0, stdout: 'a: aborted\nb/c:0: aborted\n' })
   t.match(await run('sessions', 'abort', 'none'), { code: 1, stdout: 'none: not found\n' })
@@ -38,7 +42,7 @@ t.test('sessions are aborted and deleted by their ids; an unknown one is reporte
 })
 
 t.test('sessions are rewarded and completed from the command line', async (t) => {
-  const { proxy, run } = await rig(t)
+  const { proxy, run } = await startRig(t)
   await proxy.post('/sessions', { session_id: 'b/c:0' })
   await run('chat', '--session', 'b/c:0', '--max-tokens', '1')
   const options = ['--components', '{"tests": 1}', '--turns', '{"0": 0.25}']
@@ -59,7 +63,7 @@ t.test('sessions are rewarded and completed from the command line', async (t) =>
 })
 
 t.test('requests are paused and resumed, weights declared, workers listed', async (t) => {
-  const { proxy, run } = await rig(t)
+  const { proxy, run } = await startRig(t)
   t.match(await run('pause'), { code: 0, stdout: /^paused: no request runs/ })
   t.equal((await proxy.get('/health')).paused, true)
   t.match(await run('resume'), { code: 0, stdout: 'running\n' })
@@ -74,7 +78,7 @@ t.test('requests are paused and resumed, weights declared, workers listed', asyn
 })
 
 t.test('tail shows the sessions that changed last, and follows further events', async (t) => {
-  const { proxy, address, run } = await rig(t)
+  const { proxy, address, run } = await startRig(t)
   for (const id of ['first', 'second', 'third']) await proxy.post('/sessions', { session_id: id })
   const tail = await run('sessions', 'tail', '--limit', '2')
   t.match(
@@ -96,9 +100,13 @@ t.test('tail shows the sessions that changed last, and follows further events', 
 })
 
 t.test('a proxy that does not respond, or requires a key, is reported in one line', async (t) => {
-  const { proxy } = await rig(t)
+  const { proxy } = await startRig(t)
   const rejected = await runLlmProxy(['pause', '--url', proxy.url])
   t.match(rejected, { code: 1, stdout: '', stderr: /^llm-proxy: No key: .*: give --admin-key\n$/ })
-  const away = await runLlmProxy(['workers', 'list', '--url', 'http://127.0.0.1:1'])
-  t.match(away, { code: 1, stdout: '', stderr: /^llm-proxy: no proxy answers at http:\/\/127\.0\.0\.1:1/ })
+  const unreachable = await runLlmProxy(['workers', 'list', '--url', 'http://127.0.0.1:1'])
+  t.match(unreachable, {
+    code: 1,
+    stdout: '',
+    stderr: /^llm-proxy: no proxy answers at http:\/\/127\.0\.0\.1:1/,
+  })
 })

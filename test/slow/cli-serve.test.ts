@@ -6,20 +6,20 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { ended, killChild, type PipedProcess, waitForOutput } from '../helpers/children.ts'
+import { killChild, type PipedProcess, waitForExit, waitForOutput } from '../helpers/children.ts'
 import { startEngine } from '../helpers/engine.ts'
-import { type Launch, OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
+import { type LaunchOptions, OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
-interface Served {
+interface ServeProcess {
   child: PipedProcess
   url: string
   readyLine: string
 }
 
 /** Starts a server command on a free port and waits for its first line. */
-async function serve(t: Test, args: string[], launch: Launch = {}): Promise<Served> {
+async function serve(t: Test, args: string[], launch: LaunchOptions = {}): Promise<ServeProcess> {
   const env = { LOG_LEVEL: 'error', ...launch.env }
   const child = startLlmProxy([...args, '--port', '0'], { ...launch, cwd: launch.cwd ?? t.testdir(), env })
   t.teardown(() => killChild(child))
@@ -27,12 +27,19 @@ async function serve(t: Test, args: string[], launch: Launch = {}): Promise<Serv
   return { child, readyLine: readyLine!, url: /http:\/\/\S+/.exec(readyLine!)![0] }
 }
 
-async function end(child: ChildProcess): Promise<{ code: number | null; signal: string | null }> {
-  const [code, signal] = await ended(child)
+async function waitForExitResult(
+  child: ChildProcess,
+): Promise<{ code: number | null; signal: string | null }> {
+  const [code, signal] = await waitForExit(child)
   return { code, signal }
 }
 
-function call(url: string, sessionId: string, body: object = {}, headers: object = {}): Promise<Response> {
+function sendRequest(
+  url: string,
+  sessionId: string,
+  body: object = {},
+  headers: object = {},
+): Promise<Response> {
   const messages = [{ role: 'user', content: 'Hello' }]
   return fetch(`${url}/${sessionId}/v1/chat/completions`, {
     method: 'POST',
@@ -49,36 +56,36 @@ t.test(
       readyLine,
       /^llm-proxy listening on http:\/\/127\.0\.0\.1:\d+ \(local, embedded engine, db \.\/llm-proxy\.db\)$/,
     )
-    t.equal((await call(url, 'first')).status, 200)
+    t.equal((await sendRequest(url, 'first')).status, 200)
     t.match(await runLlmProxy(['health', '--url', url]), { code: 0 })
     child.stdout.destroy()
-    t.equal((await call(url, 'unwatched')).status, 200)
+    t.equal((await sendRequest(url, 'unwatched')).status, 200)
     t.equal((await fetch(`${url}/health`)).status, 200)
   },
 )
 
-/** Returns the line of each row. */
-async function exportedLines(cwd: string, options: string[]): Promise<string[]> {
+/** Returns the agent role of each exported row. */
+async function exportRoles(cwd: string, options: string[]): Promise<string[]> {
   const { stdout } = await runLlmProxy(['sessions', 'export', ...options], { cwd })
   return stdout.split('\n').flatMap((row) => (row === '' ? [] : [JSON.parse(row).line]))
 }
 
-t.test('sessions are exported by line, from a running proxy and from its database', async (t) => {
+t.test('sessions are exported by agent role, from a running proxy and from its database', async (t) => {
   const cwd = t.testdir()
   const { url } = await serve(t, [], { cwd })
-  for (const line of ['main', 'subagent:a', 'side']) {
-    await (await call(url, 'lines', {}, { 'x-llm-proxy-line': line })).text()
+  for (const role of ['main', 'subagent:a', 'side']) {
+    await (await sendRequest(url, 'lines', {}, { 'x-llm-proxy-line': role })).text()
   }
   for (const source of [['--url', url], []]) {
-    const getLines = (...options: string[]) => exportedLines(cwd, [...source, ...options])
-    t.same(await getLines(), ['main', 'subagent:a'])
+    const getRoles = (...options: string[]) => exportRoles(cwd, [...source, ...options])
+    t.same(await getRoles(), ['main', 'subagent:a'])
     // Options that the source does not determine are tested with one source.
     if (source.length > 0) {
-      t.same(await getLines('--select', 'main'), ['main'])
-      t.same(await getLines('--format', 'sft', '--side-calls'), ['main', 'subagent:a', 'side'])
+      t.same(await getRoles('--select', 'main'), ['main'])
+      t.same(await getRoles('--format', 'sft', '--side-calls'), ['main', 'subagent:a', 'side'])
     } else {
-      t.same(await getLines('--format', 'turns'), ['main', 'subagent:a', 'side'])
-      t.same(await getLines('--side-calls', '--format', 'trajectories'), ['main', 'subagent:a', 'side'])
+      t.same(await getRoles('--format', 'turns'), ['main', 'subagent:a', 'side'])
+      t.same(await getRoles('--side-calls', '--format', 'trajectories'), ['main', 'subagent:a', 'side'])
     }
     for (const format of source.length > 0 ? ['atif'] : ['training_trace']) {
       const { code, stdout } = await runLlmProxy(['sessions', 'export', '--format', format, ...source], {
@@ -109,24 +116,24 @@ t.test('a compaction that the agent rejected is exported on request', async (t) 
   const playbook = join(cwd, 'playbook.json')
   writeFileSync(playbook, JSON.stringify({ rules }))
   const { url } = await serve(t, ['--playbook', playbook], { cwd })
-  for (const [line, content] of [
+  for (const [role, content] of [
     ['compaction', 'Sum it up.'],
     ['compaction', 'Sum it up again.'],
     ['main', `Go on from here: ${taken}`],
   ]) {
     const body = { messages: [{ role: 'user', content }], max_tokens: 64 }
-    await (await call(url, 'compacted', body, { 'x-llm-proxy-line': line })).text()
+    await (await sendRequest(url, 'compacted', body, { 'x-llm-proxy-line': role })).text()
   }
   for (const source of [['--url', url], []]) {
-    const getLines = (...options: string[]) => exportedLines(cwd, [...source, ...options])
-    if (IS_FULL || source.length > 0) t.same(await getLines(), ['compaction', 'main'])
+    const getRoles = (...options: string[]) => exportRoles(cwd, [...source, ...options])
+    if (IS_FULL || source.length > 0) t.same(await getRoles(), ['compaction', 'main'])
     if (IS_FULL || source.length === 0)
-      t.same(await getLines('--rejected'), ['compaction', 'compaction', 'main'])
+      t.same(await getRoles('--rejected'), ['compaction', 'compaction', 'main'])
   }
 })
 
 /** Lists the databases of servers with `--db memory`; the executable keeps its compiled code there too. */
-function databasesIn(folder: string): string[] {
+function listDatabases(folder: string): string[] {
   return readdirSync(folder).filter((name) => name.startsWith('llm-proxy.'))
 }
 
@@ -141,11 +148,11 @@ t.test(
       const TMPDIR = t.testdir()
       const env = { TMPDIR, LOG_LEVEL: 'info' }
       const { child, readyLine } = await serve(t, ['--db', 'memory', ...format], { cwd: TMPDIR, env })
-      t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
+      t.match(listDatabases(TMPDIR), [`llm-proxy.${child.pid}.`])
       const log = text(child.stderr)
       child.kill(signal)
-      t.strictSame(await end(child), { code: 0, signal: null }, signal)
-      t.strictSame(databasesIn(TMPDIR), [], 'its sessions end with it')
+      t.strictSame(await waitForExitResult(child), { code: 0, signal: null }, signal)
+      t.strictSame(listDatabases(TMPDIR), [], 'its sessions end with it')
       logs.push(await log)
       t.equal((readyLine + logs.at(-1)).match(/listening/gi)?.length, 1, 'listening is announced once')
     }
@@ -161,19 +168,19 @@ t.test('the database of a killed server with --db memory is removed when the nex
   const launch = { cwd: TMPDIR, env: { TMPDIR } }
   const { child: killed } = await serve(t, ['--db', 'memory'], launch)
   killed.kill('SIGKILL')
-  await end(killed)
-  t.equal(databasesIn(TMPDIR).length, 1)
+  await waitForExitResult(killed)
+  t.equal(listDatabases(TMPDIR).length, 1)
   const { child } = await serve(t, ['--db', 'memory'], launch)
-  t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
+  t.match(listDatabases(TMPDIR), [`llm-proxy.${child.pid}.`])
 })
 
 t.test('a request that runs when the signal arrives is completed and recorded', async (t) => {
   const cwd = t.testdir()
   const engine = await startEngine(t, { latencyMs: 300 })
   const proxy = await serve(t, ['--engine-url', engine.url], { cwd })
-  const response = await call(proxy.url, 'drained', { stream: true })
+  const response = await sendRequest(proxy.url, 'drained', { stream: true })
   proxy.child.kill('SIGTERM')
-  const exit = end(proxy.child)
+  const exit = waitForExitResult(proxy.child)
   t.match(await response.text(), /data: \[DONE\]\s*$/)
   t.strictSame(await exit, { code: 0, signal: null })
   const { stdout } = await runLlmProxy(['sessions', 'show', 'drained'], { cwd })
@@ -183,13 +190,13 @@ t.test('a request that runs when the signal arrives is completed and recorded', 
 t.test('a second signal does not wait for running requests', async (t) => {
   const engine = await startEngine(t, { latencyMs: 60_000 })
   const proxy = await serve(t, ['--engine-url', engine.url, '--db', 'memory'], { env: { LOG_LEVEL: 'info' } })
-  const cutOff = t.rejects(call(proxy.url, 'slow'), 'the call is cut off')
-  await callInFlight(proxy.url)
+  const cutOff = t.rejects(sendRequest(proxy.url, 'slow'), 'the request is cut off')
+  await waitForRequestInFlight(proxy.url)
   const draining = waitForOutput(proxy.child.stderr, /drain_started/)
   proxy.child.kill('SIGTERM')
   await draining
   proxy.child.kill('SIGINT')
-  t.strictSame(await end(proxy.child), { code: 130, signal: null })
+  t.strictSame(await waitForExitResult(proxy.child), { code: 130, signal: null })
   await cutOff
 })
 
@@ -206,14 +213,14 @@ t.test('pending work of a library does not keep a stopped proxy alive', async (t
   const endpoint = `http://127.0.0.1:${(receiver.address() as AddressInfo).port}`
   const env = { OTEL_EXPORTER_OTLP_ENDPOINT: endpoint, OTEL_EXPORTER_OTLP_TIMEOUT: '600000' }
   const { child, url } = await serve(t, ['--db', 'memory'], { env: { ...env, OTEL_BSP_SCHEDULE_DELAY: '1' } })
-  t.equal((await call(url, 'traced')).status, 200)
+  t.equal((await sendRequest(url, 'traced')).status, 200)
   await arrived
   child.kill('SIGTERM')
-  t.strictSame(await end(child), { code: 0, signal: null })
+  t.strictSame(await waitForExitResult(child), { code: 0, signal: null })
 })
 
 /** Resolves when the engine has received a request. */
-async function callInFlight(url: string): Promise<void> {
+async function waitForRequestInFlight(url: string): Promise<void> {
   await until(async () => /"in_flight":[1-9]/.test(await (await fetch(`${url}/health`)).text()))
 }
 
@@ -254,7 +261,7 @@ t.test(
   async (t) => {
     const { child } = await serve(t, ['--db', 'memory'], { node: OLD_NODE! })
     child.kill('SIGINT')
-    t.strictSame(await end(child), { code: 0, signal: null })
+    t.strictSame(await waitForExitResult(child), { code: 0, signal: null })
   },
 )
 
@@ -271,6 +278,6 @@ t.test(
   async (t) => {
     const { child } = await serve(t, ['--db', 'memory'], { node: OLD_NODE!, detached: true })
     process.kill(-child.pid!, 'SIGINT')
-    t.strictSame(await end(child), { code: 0, signal: null })
+    t.strictSame(await waitForExitResult(child), { code: 0, signal: null })
   },
 )

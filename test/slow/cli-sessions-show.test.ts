@@ -1,5 +1,5 @@
 /**
- * `llm-proxy sessions show` prints conversations, from a proxy and from its database, and nothing that moves a cursor.
+ * `llm-proxy sessions show` prints conversations, from a proxy and from its database, without control characters.
  */
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -22,10 +22,10 @@ const EDIT = {
   },
 }
 const TASK = JSON.stringify({ role: 'user', content: 'Mend the depth.' })
-const ANSWER = JSON.stringify({ role: 'assistant', content: 'I edit it.', tool_calls: [EDIT] })
+const COMPLETION = JSON.stringify({ role: 'assistant', content: 'I edit it.', tool_calls: [EDIT] })
 const HOSTILE = '\u001b[2J\u001b[1;1Hsampled\n── turn 9\u0007\r\u009b31m'
 
-async function startRecord(t: Test) {
+async function recordSession(t: Test) {
   const db = join(t.testdir({}), 'turns.db')
   const api = await startSessionsApi(t, await openSqliteStore({ path: db, durability: 'process' }))
   await api.sessions.create({ sessionId: 'code' })
@@ -41,7 +41,7 @@ async function startRecord(t: Test) {
   await recordTurn(api.store, 'code', 1, {
     requestMessages: [
       TASK,
-      ANSWER,
+      COMPLETION,
       JSON.stringify({ role: 'tool', tool_call_id: 'a', content: Array(100).fill('ok').join('\n') }),
     ],
     promptTokenIds: ids(100, 20),
@@ -51,7 +51,7 @@ async function startRecord(t: Test) {
 }
 
 t.test('labels and notes of a session and its turns are printed with them', async (t) => {
-  const { url, db, sessions } = await startRecord(t)
+  const { url, db, sessions } = await recordSession(t)
   const note = 'looks \u001b[2Jfine\nask Kim'
   await sessions.updateMarks('code', {
     labels: ['seen', 'odd'],
@@ -74,7 +74,7 @@ t.test('labels and notes of a session and its turns are printed with them', asyn
 })
 
 t.test('a session is printed turn by turn, the same from a proxy and a database', async (t) => {
-  const { url, db } = await startRecord(t)
+  const { url, db } = await recordSession(t)
   const show = (...more: string[]) => runLlmProxy(['sessions', 'show', 'code', ...more])
   const { code, stdout, stderr } = await show('--url', url)
   t.match({ code, stderr }, { code: 0, stderr: '' })
@@ -105,7 +105,7 @@ sampled
 })
 
 t.test('a summary is only its table, and the full output omits nothing', async (t) => {
-  const { db } = await startRecord(t)
+  const { db } = await recordSession(t)
   const show = async (...more: string[]) =>
     (await runLlmProxy(['sessions', 'show', 'code', '--db', db, ...more])).stdout
   t.notMatch(await show('--summary'), /── turn|Mend/)

@@ -10,7 +10,7 @@ import { recordTurn } from '../helpers/sessions-api.ts'
 
 const NEW_SESSION = { createdAtMs: 1_000, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
 
-async function database(t: Test, model = 'embedded'): Promise<string> {
+async function createDatabase(t: Test, model = 'embedded'): Promise<string> {
   const path = join(t.testdir({}), 'turns.db')
   const store = await openSqliteStore({ path, durability: 'process' })
   await store.createSession({ ...NEW_SESSION, sessionId: 'a/b:0' })
@@ -28,74 +28,74 @@ async function startView(t: Test, args: readonly string[]) {
   return String(value).match(/http:\/\/\S+(?=\/ui)/)![0]
 }
 
-const respond = async (url: string, headers: Record<string, string> = {}) => {
+const get = async (url: string, headers: Record<string, string> = {}) => {
   const response = await fetch(url, { headers })
   return { status: response.status, text: await response.text() }
 }
 
 t.test('view serves the page and the reads of a database, and nothing that changes it', async (t) => {
-  const url = await startView(t, ['--db', await database(t)])
-  t.match(await respond(`${url}/ui`), { status: 200, text: '<!doctype html>' })
-  t.match(JSON.parse((await respond(`${url}/health`)).text), { status: 'ok', mode: 'view' })
-  const { sessions } = JSON.parse((await respond(`${url}/sessions`)).text)
+  const url = await startView(t, ['--db', await createDatabase(t)])
+  t.match(await get(`${url}/ui`), { status: 200, text: '<!doctype html>' })
+  t.match(JSON.parse((await get(`${url}/health`)).text), { status: 'ok', mode: 'view' })
+  const { sessions } = JSON.parse((await get(`${url}/sessions`)).text)
   t.match(sessions, [{ session_id: 'a/b:0', turn_count: 1 }])
-  t.match(await respond(`${url}/sessions/a/b:0/tree`), { status: 200 })
-  const texts = JSON.parse((await respond(`${url}/sessions/a%2Fb:0/rows/0/token_texts`)).text)
+  t.match(await get(`${url}/sessions/a/b:0/tree`), { status: 200 })
+  const texts = JSON.parse((await get(`${url}/sessions/a%2Fb:0/rows/0/token_texts`)).text)
   t.equal(texts.source, 'embedded')
   t.equal(texts.texts.length, 3)
-  t.match(await respond(`${url}/events`), { status: 204 })
+  t.match(await get(`${url}/events`), { status: 204 })
   const removal = await fetch(`${url}/sessions/a%2Fb:0`, { method: 'DELETE' })
   t.equal(removal.status, 404)
 })
 
 t.test('view requires a key where one is set, below its base path', async (t) => {
   const key = 'a-view-key-for-tests'
-  const url = await startView(t, ['--db', await database(t), '--view-key', key, '--base-path', '/llm'])
+  const url = await startView(t, ['--db', await createDatabase(t), '--view-key', key, '--base-path', '/llm'])
   t.match(url, /\/llm$/)
-  t.match(await respond(`${url}/sessions`), { status: 401 })
-  t.match(await respond(`${url}/sessions`, { authorization: `Bearer ${key}` }), { status: 200 })
+  t.match(await get(`${url}/sessions`), { status: 401 })
+  t.match(await get(`${url}/sessions`, { authorization: `Bearer ${key}` }), { status: 200 })
 })
 
 t.test('view rejects meaningless options', async (t) => {
   t.match(await runLlmProxy(['view', '--db', 'nowhere.db']), { code: 1, stderr: /there is no database/ })
-  const open = await runLlmProxy(['view', '--db', await database(t), '--host', '0.0.0.0'])
+  const open = await runLlmProxy(['view', '--db', await createDatabase(t), '--host', '0.0.0.0'])
   t.match(open, { code: 2, stderr: /Set --view-key/ })
 })
 
 /** Returns what the page's own script finds in the file. */
-function recordedIn(html: string) {
+function parseRecorded(html: string) {
   const [, json] = html.match(/<script type="application\/json" id="recorded">(.*?)<\/script>/s)!
   return JSON.parse(json!)
 }
 
 t.test('a session is one file that loads nothing, and whose texts are not markup', async (t) => {
-  const db = await database(t)
+  const db = await createDatabase(t)
   const output = `${db}.html`
-  const words = ['sessions', 'export', '--format', 'html', '--db', db]
-  t.match(await runLlmProxy([...words, '--output', output, 'a/b:0']), { code: 0, stderr: '' })
+  const args = ['sessions', 'export', '--format', 'html', '--db', db]
+  t.match(await runLlmProxy([...args, '--output', output, 'a/b:0']), { code: 0, stderr: '' })
   const html = readFileSync(output, 'utf8')
   t.match(html, /default-src 'none'; script-src 'sha256-/)
   t.notMatch(html, /<script>alert/)
-  const { json, base64 } = recordedIn(html)
+  const { json, base64 } = parseRecorded(html)
   t.match(json.sessions, { sessions: [{ session_id: 'a/b:0' }], next_cursor: null })
   t.match(json['sessions/a%2Fb%3A0/tree'], { turns: [{ index: 0 }] })
   t.ok(base64['sessions/a%2Fb%3A0/rows/0/tokens?texts=true'])
-  t.match(await runLlmProxy(words), { code: 2, stderr: /name the sessions/ })
-  t.match(await runLlmProxy([...words, 'none']), { code: 1, stderr: /not found/ })
+  t.match(await runLlmProxy(args), { code: 2, stderr: /name the sessions/ })
+  t.match(await runLlmProxy([...args, 'none']), { code: 1, stderr: /not found/ })
 })
 
 t.test('the file of a database has the text of tokens by --tokenizer', async (t) => {
-  const db = await database(t, 'another-model')
-  const words = ['sessions', 'export', '--db', db, 'a/b:0']
-  const tokens = async (...more: string[]) => {
-    const { stdout } = await runLlmProxy([...words, '--format', 'html', ...more])
-    const { base64 } = recordedIn(stdout)
+  const db = await createDatabase(t, 'another-model')
+  const args = ['sessions', 'export', '--db', db, 'a/b:0']
+  const exportTokens = async (...more: string[]) => {
+    const { stdout } = await runLlmProxy([...args, '--format', 'html', ...more])
+    const { base64 } = parseRecorded(stdout)
     return Buffer.from(base64['sessions/a%2Fb%3A0/rows/0/tokens?texts=true'], 'base64').toString('latin1')
   }
   const embedded = join(import.meta.dirname, '../../src/embedded/model')
-  t.notMatch(await tokens(), /"text_ends"/)
-  t.match(await tokens('--tokenizer', embedded), /"text_ends"/)
-  const wrong = await runLlmProxy([...words, '--tokenizer', embedded])
+  t.notMatch(await exportTokens(), /"text_ends"/)
+  t.match(await exportTokens('--tokenizer', embedded), /"text_ends"/)
+  const wrong = await runLlmProxy([...args, '--tokenizer', embedded])
   t.match(wrong, { code: 2, stderr: /--tokenizer is for --format html/ })
 })
 
@@ -112,7 +112,7 @@ t.test('a running proxy provides the same file', async (t) => {
     's',
   ])
   t.equal(code, 0)
-  t.match(recordedIn(stdout).json.sessions, { sessions: [{ session_id: 's' }] })
+  t.match(parseRecorded(stdout).json.sessions, { sessions: [{ session_id: 's' }] })
 })
 
 t.test('sessions are listed by the given filters', async (t) => {
@@ -123,8 +123,8 @@ t.test('sessions are listed by the given filters', async (t) => {
     await store.setReward(sessionId, { reward: [0.5, 1, 0][index]!, components: {} }, 2_000)
   }
   await store.close()
-  const list = async (...words: string[]) => {
-    const { stdout } = await runLlmProxy(['sessions', 'list', '--json', '--db', path, ...words])
+  const list = async (...args: string[]) => {
+    const { stdout } = await runLlmProxy(['sessions', 'list', '--json', '--db', path, ...args])
     return JSON.parse(stdout).map(({ session_id }: { session_id: string }) => session_id)
   }
   t.same(await list('--sort', 'reward'), ['b', 'a', 'c'])

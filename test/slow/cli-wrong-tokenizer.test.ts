@@ -7,7 +7,7 @@ import { getEmbeddedModelFolder } from '../../src/embedded/engine/embedded-model
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 
 /** Creates a model folder: the embedded model's files with these replaced or added; null removes one. */
-function model(folder: string, files: Record<string, string | null>): string {
+function createModel(folder: string, files: Record<string, string | null>): string {
   cpSync(getEmbeddedModelFolder(), folder, { recursive: true })
   for (const [name, content] of Object.entries(files)) {
     if (content === null) rmSync(join(folder, name), { force: true })
@@ -21,27 +21,28 @@ function configWithout(field: string): string {
   return JSON.stringify({ ...config, [field]: undefined })
 }
 
-const WRONG: Record<string, { files: Record<string, string | null>; says: RegExp }> = {
+const WRONG: Record<string, { files: Record<string, string | null>; message: RegExp }> = {
   'no tokenizer.json': {
     files: { 'tokenizer.json': null },
-    says: /is neither a tokenizer \(tokenizer\.json, tiktoken\.model, tekken\.json\) nor a directory that contains one\n$/,
+    message:
+      /is neither a tokenizer \(tokenizer\.json, tiktoken\.model, tekken\.json\) nor a directory that contains one\n$/,
   },
   'a broken tokenizer.json': {
     files: { 'tokenizer.json': '{"added_tokens":' },
-    says: /cannot read .*tokenizer\.json: /,
+    message: /cannot read .*tokenizer\.json: /,
   },
   'no chat template': {
     files: { 'chat_template.jinja': null, 'tokenizer_config.json': configWithout('chat_template') },
-    says: /has no chat template and no prompt encoder; token mode needs one of them to render prompts\n$/,
+    message: /has no chat template and no prompt encoder; token mode needs one of them to render prompts\n$/,
   },
 }
 
-for (const [name, { files, says }] of Object.entries(WRONG)) {
+for (const [name, { files, message }] of Object.entries(WRONG)) {
   t.test(`a model with ${name} ends the start before a database is created`, async (t) => {
-    const folder = model(t.testdir(), files)
+    const folder = createModel(t.testdir(), files)
     const args = ['serve', '--port', '0', '--db', 'turns.db', '--tokenizer', folder]
     const { code, stderr } = await runLlmProxy(args, { cwd: folder })
-    t.match(stderr, says)
+    t.match(stderr, message)
     t.equal(stderr.trim().split('\n').length, 1, 'in one line')
     t.equal(code, 2)
     t.notOk(existsSync(join(folder, 'turns.db')))
@@ -49,7 +50,9 @@ for (const [name, { files, says }] of Object.entries(WRONG)) {
 }
 
 t.test('an invalid Jinja chat template ends the start with the reason', async (t) => {
-  const folder = model(t.testdir(), { 'chat_template.jinja': '{% for message in messages %}{{ message' })
+  const folder = createModel(t.testdir(), {
+    'chat_template.jinja': '{% for message in messages %}{{ message',
+  })
   const { code, stderr } = await runLlmProxy(
     ['serve', '--port', '0', '--db', 'memory', '--tokenizer', folder],
     { cwd: folder },
@@ -59,10 +62,10 @@ t.test('an invalid Jinja chat template ends the start with the reason', async (t
 })
 
 t.test('a port in use ends the start, even while Python is starting', async (t) => {
-  const taken = createServer()
-  await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve))
-  t.teardown(() => taken.close())
-  const { port } = taken.address() as { port: number }
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => server.close())
+  const { port } = server.address() as { port: number }
   const { code, stderr } = await runLlmProxy(
     ['serve', '--port', `${port}`, '--db', 'memory', '--tokenizer', 'embedded'],
     { cwd: t.testdir() },

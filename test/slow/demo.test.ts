@@ -1,7 +1,7 @@
 /** `npm run demo`, as its command runs it. */
 import t from 'tap'
 import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
-import { ended, killChild, waitForOutput } from '../helpers/children.ts'
+import { killChild, waitForExit, waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 
 t.test('the demo runs rollouts, shows what was trained, and leaves the records behind', async (t) => {
@@ -48,6 +48,6 @@ t.test('an interrupted demo ends at once and takes its agents with it', async (t
   await waitForOutput(child.stdout, /1\/500/)
   const interruptedAt = Date.now()
   child.kill('SIGINT')
-  t.same(await ended(child), [130, null])
+  t.same(await waitForExit(child), [130, null])
   t.ok(Date.now() - interruptedAt < 5_000)
 })

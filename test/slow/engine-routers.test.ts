@@ -10,10 +10,10 @@ import { pull } from '../helpers/event-stream.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { freePort } from '../helpers/free-port.ts'
 
-/** Sessions that are tried at least, and at most until one reaches the other engine: a hash may favor an engine. */
+/** The number of sessions; more, up to the maximum, until both engines are used: a hash may favor one. */
 const SESSIONS = 8
 const MAX_SESSIONS = 100
-const CALLS = 6
+const REQUESTS = 6
 const READY_MS = 30_000
 
 interface Router {
@@ -68,25 +68,25 @@ async function startRouter(t: Test, router: Router, bin: string, engineUrls: str
  */
 async function waitForEngines(url: string, engines: Engine[], header: string): Promise<void> {
   for (const deadline = Date.now() + READY_MS; Date.now() < deadline; ) {
-    await callThrough(url, engines, header)
-    if (engines.every((engine) => getCalls(engine) > 0)) return
+    await sendThrough(url, engines, header)
+    if (engines.every((engine) => countRequests(engine) > 0)) return
   }
   throw new Error('the router uses one engine only')
 }
 
 /** @returns for each session, the engines that its requests reached */
-async function callThrough(url: string, engines: Engine[], engineSessionHeader: string): Promise<number[][]> {
+async function sendThrough(url: string, engines: Engine[], engineSessionHeader: string): Promise<number[][]> {
   const [client] = openEngines({ engineUrls: [url], engineKind: 'vllm', engineSessionHeader })
   const served: number[][] = []
   for (let session = 0; session < MAX_SESSIONS; session += 1) {
     if (session >= SESSIONS && isSpread(served)) break
     const seen: number[] = []
-    for (let call = 0; call < CALLS; call += 1) {
-      const before = engines.map(getCalls)
+    for (let number = 0; number < REQUESTS; number += 1) {
+      const before = engines.map(countRequests)
       // In a growing conversation all bodies differ.
-      const request = chatRequest({ model: 'fake', seed: session * CALLS + call })
+      const request = chatRequest({ model: 'fake', seed: session * REQUESTS + number })
       await collect(pull(client!, { ...request, sessionId: `task-7~${session}` }, noAbort))
-      seen.push(engines.findIndex((engine, index) => getCalls(engine) > before[index]!))
+      seen.push(engines.findIndex((engine, index) => countRequests(engine) > before[index]!))
     }
     served.push(seen)
   }
@@ -95,7 +95,7 @@ async function callThrough(url: string, engines: Engine[], engineSessionHeader: 
 }
 
 /** Returns whether each session's requests are on one engine, and the sessions are on both. */
-function areToldApart(served: readonly number[][]): boolean {
+function areSeparated(served: readonly number[][]): boolean {
   return served.every((seen) => new Set(seen).size === 1) && isSpread(served)
 }
 
@@ -105,7 +105,7 @@ function isSpread(served: readonly number[][]): boolean {
 
 type Engine = Awaited<ReturnType<typeof startFakeVllm>>
 
-function getCalls({ requests }: Engine): number {
+function countRequests({ requests }: Engine): number {
   return requests.filter(({ path }) => path === '/v1/chat/completions').length
 }
 
@@ -125,9 +125,9 @@ t.test(
           engines.map((engine) => engine.url),
         )
         await waitForEngines(url, engines, router.header)
-        const served = await callThrough(url, engines, router.header)
-        t.ok(areToldApart(served), JSON.stringify(served))
-        t.notOk(areToldApart(await callThrough(url, engines, 'none')), 'not without the header')
+        const served = await sendThrough(url, engines, router.header)
+        t.ok(areSeparated(served), JSON.stringify(served))
+        t.notOk(areSeparated(await sendThrough(url, engines, 'none')), 'not without the header')
       })
     }
   },

@@ -3,11 +3,11 @@ import t, { type Test } from 'tap'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import { startRelayProxy, startWorkerClient, untilWorkers } from '../helpers/relay-rig.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 /** Starts a vLLM that returns each completion with these ids and logprobs verbatim. */
-async function createScriptedEngine(t: Test, ids: string, logprobs: string): Promise<string> {
+async function startScriptedEngine(t: Test, ids: string, logprobs: string): Promise<string> {
   const { url, close } = await startScriptedServer(({ path }, response) => {
     if (path === '/v1/models') return sendJson(response, { data: [{ id: 'fake', owned_by: 'vllm' }] })
     if (path !== '/v1/completions') return sendJson(response, {})
@@ -20,21 +20,21 @@ async function createScriptedEngine(t: Test, ids: string, logprobs: string): Pro
   return url
 }
 
-async function proxyInMode(t: Test, mode: string, engineUrl: string): Promise<TestProxy> {
+async function startProxyInMode(t: Test, mode: string, engineUrl: string): Promise<TestProxy> {
   if (mode === 'local') return startProxy(t, { engineUrls: [engineUrl], engineKind: 'vllm' })
-  const proxy = await relayProxy(t)
+  const proxy = await startRelayProxy(t)
   const backend = createLocalBackend({ clients: [createVllmClient({ url: engineUrl })] })
   t.teardown(() => backend.close())
-  workerFor(t, proxy.url, 'w', backend)
+  startWorkerClient(t, proxy.url, 'w', backend)
   await untilWorkers(proxy, 'w')
   return proxy
 }
 
 const WRONG: [title: string, ids: string, logprobs: string, reason: RegExp][] = [
-  ['a logprob that it does not know', '4, 5', '-0.1, null', /a logprob that is none/],
+  ['an unknown logprob', '4, 5', '-0.1, null', /a logprob that is none/],
   ['a logprob beyond all doubles', '4, 5', '-0.1, -1e999', /a logprob that is none/],
   ['a logprob above 0', '4, 5', '-0.1, 0.5', /a logprob that is none/],
-  ['the stand-in for minus infinity', '4, 5', '-0.1, -9999.0', /a logprob that is none/],
+  ['the placeholder for minus infinity', '4, 5', '-0.1, -9999.0', /a logprob that is none/],
   ['an id of 2^32 and more', '4, 4294967301', '-0.1, -0.2', /a token id that is no id/],
   ['an id of 2^31', '4, 2147483648', '-0.1, -0.2', /a token id that is no id/],
   ['null for an id', '4, null', '-0.1, -0.2', /a token id that is no id/],
@@ -45,7 +45,7 @@ for (const mode of ['local', 'relay'])
     t.test(
       `${mode} mode: a response of an engine that reports ${title} is delivered but not trained`,
       async (t) => {
-        const proxy = await proxyInMode(t, mode, await createScriptedEngine(t, ids, logprobs))
+        const proxy = await startProxyInMode(t, mode, await startScriptedEngine(t, ids, logprobs))
         const response = await proxy.post('/s/v1/completions', { model: 'fake', prompt: [1, 2, 3] })
         t.equal(response.choices?.[0].text, 'a b')
         const [row] = (await proxy.get('/sessions/s/trajectories')).trajectories
@@ -62,7 +62,7 @@ t.test('a prompt with an id that does not fit into 32 bits is rejected', async (
 })
 
 t.test('in token mode an id beyond the vocabulary is not a sampled token', async (t) => {
-  const engineUrls = [await createScriptedEngine(t, '4, 2000000', '-0.1, -0.2')]
+  const engineUrls = [await startScriptedEngine(t, '4, 2000000', '-0.1, -0.2')]
   const proxy = await startProxy(t, { engineUrls, engineKind: 'vllm', tokenizer: 'embedded' })
   const messages = [{ role: 'user', content: 'Hello.' }]
   t.ok((await proxy.post('/s/v1/chat/completions', { model: 'fake', messages, max_tokens: 2 })).choices)

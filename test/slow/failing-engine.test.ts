@@ -23,7 +23,7 @@ const DIALECTS: [string, object][] = [
 const SESSIONS = 20
 
 /** Starts an engine in front of `engineUrl` that fails requests that sample. */
-async function failingFront(t: Test, engineUrl: string, status: number) {
+async function startFailingEngine(t: Test, engineUrl: string, status: number) {
   const headers = status === 500 ? {} : { 'retry-after': '30' }
   const server = await startScriptedServer(async ({ method, path, text }, response) => {
     if (method === 'GET' || path.endsWith('tokenize')) {
@@ -61,10 +61,10 @@ const MODES = [
 
 for (const { mode, tokenizer } of MODES) {
   for (const status of [500, 503, 429]) {
-    const title = `${mode}, ${'tokenizer' in tokenizer ? 'token' : 'chat'} mode: an engine that answers ${status} fails no session`
+    const title = `${mode}, ${'tokenizer' in tokenizer ? 'token' : 'chat'} mode: an engine that responds with ${status} fails no session`
     t.test(title, async (t) => {
       const { url } = await startEngine(t)
-      const failing = await failingFront(t, url, status)
+      const failing = await startFailingEngine(t, url, status)
       const engineUrls = [failing.url, url]
       const proxy =
         mode === 'relay'
@@ -99,7 +99,7 @@ for (const mode of ['local', 'relay']) {
       `${mode}: the Retry-After of the only engine, with status ${status}, reaches the client`,
       async (t) => {
         const { url } = await startEngine(t)
-        const { url: failing } = await failingFront(t, url, status)
+        const { url: failing } = await startFailingEngine(t, url, status)
         const proxy =
           mode === 'relay'
             ? await startRelay(t, {}, [failing])

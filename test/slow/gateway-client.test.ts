@@ -13,7 +13,7 @@ const DOCUMENT = join(import.meta.dirname, '../../docs/gateway.md')
 /** Runs a script with rLLM's package, beside a proxy without engines and an unregistered engine. */
 async function runScript(t: Test, script: string, env: Record<string, string> = {}): Promise<void> {
   if (!(await hasPython())) {
-    t.pass('rLLM is not asked', { skip: 'there is no python3 with venv' })
+    t.pass("rLLM's client is not tested", { skip: 'there is no python3 with venv' })
     return
   }
   const { folder } = await installFromPyPI('rllm-model-gateway', ['openai'])

@@ -3,23 +3,30 @@ import t from 'tap'
 import { Worker } from '../../src/proxy/http/operator/workers/schemas.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { createAgent, getTurns, relayProxy, streamed, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
-import { schemaErrors } from '../helpers/sessions-api.ts'
+import {
+  createAgent,
+  getTurns,
+  startRelayProxy,
+  startWorkerClient,
+  streamResponse,
+  untilWorkers,
+} from '../helpers/relay-rig.ts'
+import { findSchemaErrors } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
 
 const MESSAGES = [{ role: 'user', content: 'hi' }]
 
-const remove = async (proxy: TestProxy, id: string) => {
+const deleteWorker = async (proxy: TestProxy, id: string) => {
   const response = await fetch(`${proxy.url}/admin/workers/${id}`, { method: 'DELETE' })
   return { status: response.status, body: await response.json() }
 }
 const sendRequest = (proxy: TestProxy, session: string, more = {}) =>
-  streamed(createAgent(proxy, session), { model: 'fake', ...more })
+  streamResponse(createAgent(proxy, session), { model: 'fake', ...more })
 const getEngines = async (proxy: TestProxy, session: string): Promise<string[]> =>
   (await getTurns(proxy, session)).map((turn: { engine: string }) => turn.engine)
 
 /** Starts a request that runs until it is aborted. */
-const begin = (proxy: TestProxy, session: string, signal: AbortSignal) =>
+const startRequest = (proxy: TestProxy, session: string, signal: AbortSignal) =>
   fetch(`${proxy.baseUrl(session)}/chat/completions`, {
     method: 'POST',
     body: JSON.stringify({ model: 'fake', messages: MESSAGES, stream: true, ignore_eos: true }),
@@ -46,7 +53,7 @@ t.test('a proxy that awaits engines lets requests wait until one is registered',
     active_requests: Number,
     draining: false,
   })
-  t.strictSame(schemaErrors(Worker, registered), [], 'no null where a client wants text')
+  t.strictSame(findSchemaErrors(Worker, registered), [], 'no null where a client wants text')
   t.equal((await waiting).text, 'Hello there, agent!')
   t.strictSame(await getEngines(proxy, 's'), [engine.url])
   t.match(await proxy.get('/health'), { notes: [], engines: [{ name: engine.url }] })
@@ -106,39 +113,41 @@ t.test('an engine of twice the weight gets twice the requests', async (t) => {
   for (const [index, { url }] of engines.entries()) {
     await proxy.post('/admin/workers', { url, weight: index + 1 })
   }
-  const leaving = new AbortController()
-  const calls = Array.from({ length: 9 }, (_, index) => begin(proxy, `s${index}`, leaving.signal))
+  const controller = new AbortController()
+  const requests = Array.from({ length: 9 }, (_, index) =>
+    startRequest(proxy, `s${index}`, controller.signal),
+  )
   await until(() => engines.reduce((sum, { running }) => sum + running(), 0) === 9)
   t.strictSame(
     engines.map((engine) => engine.running()),
     [3, 6],
   )
-  await Promise.all(calls)
-  leaving.abort()
+  await Promise.all(requests)
+  controller.abort()
 })
 
 t.test('a removed engine finishes its request, gets no new one, and leaves', async (t) => {
-  const [old, fresh] = [await startFakeVllm(), await startFakeVllm()]
-  for (const engine of [old, fresh]) t.teardown(engine.close)
+  const [old, added] = [await startFakeVllm(), await startFakeVllm()]
+  for (const engine of [old, added]) t.teardown(engine.close)
   const proxy = await startProxy(t, { engineUrls: [old.url] })
   const { worker_id: id } = (await proxy.get('/admin/workers'))[0]
-  const leaving = new AbortController()
-  const response = (await begin(proxy, 's', leaving.signal)).body!.getReader()
+  const controller = new AbortController()
+  const response = (await startRequest(proxy, 's', controller.signal)).body!.getReader()
   await response.read()
-  await proxy.post('/admin/workers', { url: fresh.url })
-  t.strictSame(await remove(proxy, id), { status: 200, body: { removed: id } })
+  await proxy.post('/admin/workers', { url: added.url })
+  t.strictSame(await deleteWorker(proxy, id), { status: 200, body: { removed: id } })
   t.match(await proxy.get('/admin/workers'), [
     { url: old.url, draining: true, active_requests: 1 },
-    { url: fresh.url, draining: false },
+    { url: added.url, draining: false },
   ])
   for (const session of ['a', 'b', 's']) await sendRequest(proxy, session)
   t.equal(old.running(), 1, 'the request continues')
   t.ok((await response.read()).value, 'and its agent gets the rest')
-  leaving.abort()
+  controller.abort()
   await response.read().catch(() => {})
   await until(async () => (await proxy.get('/admin/workers')).length === 1)
-  t.match(await remove(proxy, id), { status: 404, body: { code: 'worker_not_found' } })
-  t.strictSame(await getEngines(proxy, 'a'), [fresh.url])
+  t.match(await deleteWorker(proxy, id), { status: 404, body: { code: 'worker_not_found' } })
+  t.strictSame(await getEngines(proxy, 'a'), [added.url])
 })
 
 t.test('an engine that is registered again while it drains stays', async (t) => {
@@ -146,12 +155,12 @@ t.test('an engine that is registered again while it drains stays', async (t) => 
   t.teardown(engine.close)
   const proxy = await startProxy(t, { engineUrls: [engine.url] })
   const { worker_id: id } = (await proxy.get('/admin/workers'))[0]
-  const leaving = new AbortController()
-  const running = await begin(proxy, 's', leaving.signal)
-  await remove(proxy, id)
+  const controller = new AbortController()
+  const running = await startRequest(proxy, 's', controller.signal)
+  await deleteWorker(proxy, id)
   t.match(await proxy.get('/admin/workers'), [{ draining: true }])
   t.match(await proxy.post('/admin/workers', { url: engine.url }), { worker_id: id, draining: false })
-  leaving.abort()
+  controller.abort()
   await running.text().catch(() => {})
   await until(() => engine.running() === 0)
   t.ok((await sendRequest(proxy, 't')).text)
@@ -167,14 +176,14 @@ t.test('in token mode an engine that accepts no token ids is rejected', async (t
 })
 
 t.test('GET /health/workers counts healthy engines', async (t) => {
-  const [well, gone] = [await startFakeVllm(), await startFakeVllm()]
-  t.teardown(well.close)
+  const [healthy, gone] = [await startFakeVllm(), await startFakeVllm()]
+  t.teardown(healthy.close)
   await gone.close()
   const proxy = await startProxy(t, { awaitEngines: true })
-  for (const { url } of [well, gone]) await proxy.post('/admin/workers', { url })
+  for (const { url } of [healthy, gone]) await proxy.post('/admin/workers', { url })
   t.match(await proxy.get('/health/workers'), {
     workers: [
-      { url: well.url, healthy: true, error: null },
+      { url: healthy.url, healthy: true, error: null },
       { url: gone.url, healthy: false, error: /refused|connect/ },
     ],
     healthy: 1,
@@ -183,14 +192,14 @@ t.test('GET /health/workers counts healthy engines', async (t) => {
 })
 
 t.test('in relay mode workers are in the same list, and engines are not registered', async (t) => {
-  const relay = await relayProxy(t)
-  workerFor(t, relay.url, 'w')
+  const relay = await startRelayProxy(t)
+  startWorkerClient(t, relay.url, 'w')
   await untilWorkers(relay, 'w')
   t.match(await relay.get('/admin/workers'), [{ worker_id: 'w', kind: 'worker', url: '', version: 2 }])
   t.match(await relay.get('/health/workers'), { workers: [{ kind: 'worker' }], healthy: 1, total: 1 })
   t.match(await relay.post('/admin/workers', { url: 'http://127.0.0.1:9' }), { code: 'wrong_mode' })
-  t.match(await remove(relay, 'w'), { status: 409, body: { code: 'wrong_mode' } })
-  t.match(await remove(relay, 'nobody'), { status: 404, body: { code: 'worker_not_found' } })
+  t.match(await deleteWorker(relay, 'w'), { status: 409, body: { code: 'wrong_mode' } })
+  t.match(await deleteWorker(relay, 'unknown'), { status: 404, body: { code: 'worker_not_found' } })
   t.ok((await sendRequest(relay, 's', { max_tokens: 2 })).text, 'and all of that has changed nothing')
 })
 

@@ -8,12 +8,12 @@ import type { OpenTurn, TurnOutcome } from '../../src/proxy/store/port/turn-stor
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import type { OutcomeFields } from '../helpers/prompt-ids.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
-import { recordTurn, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
+import { startRelayProxy, startWorkerClient, untilWorkers } from '../helpers/relay-rig.ts'
+import { findSchemaErrors, recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 import { limitRuns } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
+// biome-ignore lint/suspicious/noExplicitAny: tests read responses of any shape
 type Json = any
 
 const createAgent = (proxy: TestProxy, session: string) =>
@@ -32,13 +32,13 @@ async function runConversation(proxy: TestProxy, session: string): Promise<void>
 
 for (const mode of ['local', 'relay'] as const) {
   t.test(`in ${mode} mode the traces of a session are its turns, in their order`, async (t) => {
-    const proxy = mode === 'local' ? await startProxy(t) : await relayProxy(t)
+    const proxy = mode === 'local' ? await startProxy(t) : await startRelayProxy(t)
     if (mode === 'relay') {
       const { createLocalBackend } = await import('../../src/proxy/engines/dispatch/local-backend.ts')
       const { openEngines } = await import('../../src/open-engines.ts')
       const backend = createLocalBackend({ clients: openEngines({ engineUrls: [], engineKind: 'auto' }) })
       t.teardown(() => backend.close())
-      workerFor(t, proxy.url, 'w', backend)
+      startWorkerClient(t, proxy.url, 'w', backend)
       await untilWorkers(proxy, 'w')
     }
     await proxy.post('/admin/weight_version', { weight_version: 17 })
@@ -50,7 +50,7 @@ for (const mode of ['local', 'relay'] as const) {
     t.equal(traces.length, 3)
     for (const [index, trace] of traces.entries()) {
       const turn = turns[index]
-      t.strictSame(schemaErrors(Trace, trace), [])
+      t.strictSame(findSchemaErrors(Trace, trace), [])
       t.match(trace, {
         session_id: 'task:0',
         turn_id: turn.turn_id,
@@ -84,16 +84,16 @@ t.test('requests that failed upstream, or that their agent cancelled, are not tr
     healthIntervalMs: 100,
   })
   const agent = createAgent(proxy, 's')
-  const call = { model: 'fake', messages: [{ role: 'user' as const, content: 'x' }] }
-  await agent.chat.completions.create(call)
+  const body = { model: 'fake', messages: [{ role: 'user' as const, content: 'x' }] }
+  await agent.chat.completions.create(body)
   await engine.close()
-  await t.rejects(agent.chat.completions.create(call), /no engine|connect/)
+  await t.rejects(agent.chat.completions.create(body), /no engine|connect/)
   const restarted = await startFakeVllm({ port: Number(new URL(engine.url).port) })
   t.teardown(restarted.close)
   await until(async () => (await proxy.get('/health/workers')).healthy === 1)
-  const endless = { ...call, stream: true, ignore_eos: true } as OpenAI.ChatCompletionCreateParamsStreaming
+  const endless = { ...body, stream: true, ignore_eos: true } as OpenAI.ChatCompletionCreateParamsStreaming
   for await (const _ of await agent.chat.completions.create(endless)) break
-  await agent.chat.completions.create(call)
+  await agent.chat.completions.create(body)
   const isOpen = (turn: Json) => turn.status === 'open'
   await until(async () => !(await proxy.get('/sessions/s')).turns.some(isOpen))
   const { turns, trace_count: count } = await proxy.get('/sessions/s')
@@ -124,21 +124,21 @@ t.test(`the traces of any session are its completed turns`, async (t) => {
       session += 1
       const sessionId = `s.${session}`
       await call('POST', `/sessions/${sessionId}`, {})
-      for (const [index, facts] of turns.entries()) {
+      for (const [index, fields] of turns.entries()) {
         await recordTurn(store, sessionId, index, {
-          status: facts.status,
-          promptTokenIds: Int32Array.from(facts.ids),
-          completionTokenIds: Int32Array.from(facts.completion, ([id]) => id),
-          completionLogprobs: Float64Array.from(facts.completion, ([, logprob]) => logprob),
-          exact: facts.exact,
-          reasoning: facts.reasoning,
-          completionText: facts.text,
-          endedAtMs: facts.endedAtMs,
+          status: fields.status,
+          promptTokenIds: Int32Array.from(fields.ids),
+          completionTokenIds: Int32Array.from(fields.completion, ([id]) => id),
+          completionLogprobs: Float64Array.from(fields.completion, ([, logprob]) => logprob),
+          exact: fields.exact,
+          reasoning: fields.reasoning,
+          completionText: fields.text,
+          endedAtMs: fields.endedAtMs,
         })
       }
       const { body: traces } = await call('GET', `/sessions/${sessionId}/traces`)
-      const completed = turns.flatMap((facts, index) =>
-        facts.status === 'completed' ? [{ index, ...facts }] : [],
+      const completed = turns.flatMap((fields, index) =>
+        fields.status === 'completed' ? [{ index, ...fields }] : [],
       )
       t.strictSame(
         traces.map((trace: Json) => [
@@ -157,7 +157,7 @@ t.test(`the traces of any session are its completed turns`, async (t) => {
         ]),
       )
       t.strictSame(
-        traces.flatMap((trace: Json) => schemaErrors(Trace, trace)),
+        traces.flatMap((trace: Json) => findSchemaErrors(Trace, trace)),
         [],
       )
     }),
@@ -165,19 +165,19 @@ t.test(`the traces of any session are its completed turns`, async (t) => {
   )
 })
 
-async function apiWith(
+async function startApiWith(
   t: Parameters<typeof startSessionsApi>[0],
   turns: (Partial<OpenTurn> & OutcomeFields)[],
 ) {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', {})
-  for (const [index, facts] of turns.entries()) await recordTurn(api.store, 's', index, facts)
+  for (const [index, fields] of turns.entries()) await recordTurn(api.store, 's', index, fields)
   return api
 }
 
 t.test('a weight version that is not an integer is null, and is in the metadata', async (t) => {
   const versions = ['17', '-1', 'step-17', '1.5', '', '9007199254740993', null]
-  const { call } = await apiWith(
+  const { call } = await startApiWith(
     t,
     versions.map((weightVersionStart) => ({ weightVersionStart, weightVersionEnd: 'end' })),
   )
@@ -190,7 +190,7 @@ t.test('a weight version that is not an integer is null, and is in the metadata'
 })
 
 t.test('a turn without exact ids has no ids in its trace, and reports the reason', async (t) => {
-  const { call } = await apiWith(t, [{ exact: false, inexactReason: 'no ids' }])
+  const { call } = await startApiWith(t, [{ exact: false, inexactReason: 'no ids' }])
   t.match((await call('GET', '/sessions/s/traces')).body, [
     {
       prompt_token_ids: [],
@@ -203,7 +203,7 @@ t.test('a turn without exact ids has no ids in its trace, and reports the reason
 
 t.test('a turn that was superseded by a retry is not a trace', async (t) => {
   const second = { promptTokenIds: Int32Array.of(1, 2) }
-  const { call } = await apiWith(t, [second, { ...second, retryCount: 1 }])
+  const { call } = await startApiWith(t, [second, { ...second, retryCount: 1 }])
   t.match((await call('GET', '/sessions/s/traces')).body, [{ metadata: { index: 1 } }])
 })
 
@@ -211,11 +211,11 @@ t.test(
   'samples of one prompt stay in the traces and the rows when one of their requests is retried',
   async (t) => {
     const { url, backend, call } = await startSessionsApi(t)
-    let calls = 0
+    let requests = 0
     const script = backend.script
     backend.script = (request, signal) => {
-      calls += 1
-      if (calls === 4) throw new ProxyError('engine_unreachable', 'busy', { retryAfterS: 0.001 })
+      requests += 1
+      if (requests === 4) throw new ProxyError('engine_unreachable', 'busy', { retryAfterS: 0.001 })
       return script(request, signal)
     }
     const agent = new OpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none' })
@@ -236,9 +236,9 @@ t.test(
 )
 
 t.test('tool calls and reasoning are in the response message, reasoning under both its names', async (t) => {
-  const calls = [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } }]
-  const { call } = await apiWith(t, [
-    { toolCalls: JSON.stringify(calls), completionText: null, reasoning: 'hm' },
+  const toolCalls = [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } }]
+  const { call } = await startApiWith(t, [
+    { toolCalls: JSON.stringify(toolCalls), completionText: null, reasoning: 'hm' },
     {},
     { completionText: null },
   ])
@@ -248,14 +248,14 @@ t.test('tool calls and reasoning are in the response message, reasoning under bo
     content: null,
     reasoning_content: 'hm',
     reasoning: 'hm',
-    tool_calls: calls,
+    tool_calls: toolCalls,
   })
   t.strictSame(body[1].response_message, { role: 'assistant', content: 'hello' })
   t.strictSame(body[2].response_message, { role: 'assistant', content: '' }, 'as the agent received it')
 })
 
 t.test('since selects the requests from a time on, and limit the first of them', async (t) => {
-  const { call } = await apiWith(
+  const { call } = await startApiWith(
     t,
     [1_000, 2_500, 2_000, 3_000].map((endedAtMs) => ({ endedAtMs })),
   )
@@ -268,7 +268,7 @@ t.test('since selects the requests from a time on, and limit the first of them',
 })
 
 t.test('POST /traces/query reads several sessions, in the order of their names', async (t) => {
-  const { call, store } = await apiWith(t, [{}, {}])
+  const { call, store } = await startApiWith(t, [{}, {}])
   await call('POST', '/sessions/r', {})
   await recordTurn(store, 'r', 0)
   const query = async (body: object) =>
@@ -289,7 +289,7 @@ t.test('POST /traces/query reads several sessions, in the order of their names',
 })
 
 t.test('POST /sessions/batch_delete removes sessions with their traces', async (t) => {
-  const { call } = await apiWith(t, [{}])
+  const { call } = await startApiWith(t, [{}])
   await call('POST', '/sessions/r', {})
   t.match(await call('POST', '/sessions/batch_delete', { session_ids: ['s', 'nowhere', 's', 'r'] }), {
     status: 200,
@@ -300,7 +300,7 @@ t.test('POST /sessions/batch_delete removes sessions with their traces', async (
 })
 
 t.test('an unknown session, or one without requests, has no traces', async (t) => {
-  const { call } = await apiWith(t, [])
+  const { call } = await startApiWith(t, [])
   await call('POST', '/sessions/unused', {})
   for (const session of ['nowhere', 'unused']) {
     t.same(await call('GET', `/sessions/${session}/traces`), { status: 200, body: [] })
@@ -308,7 +308,7 @@ t.test('an unknown session, or one without requests, has no traces', async (t) =
 })
 
 t.test('unknown traces and invalid requests are rejected with their code', async (t) => {
-  const { call } = await apiWith(t, [{}])
+  const { call } = await startApiWith(t, [{}])
   for (const [method, path, body, status, code] of [
     ['GET', '/traces/s:none', undefined, 404, 'trace_not_found'],
     ['GET', '/traces/nowhere:s-0', undefined, 404, 'trace_not_found'],

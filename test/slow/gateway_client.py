@@ -9,7 +9,7 @@ from rllm_model_gateway import AsyncGatewayClient, GatewayClient
 proxy, engine = os.environ["PROXY_URL"], os.environ["ENGINE_URL"]
 
 
-def talk(base_url: str) -> None:
+def send_request(base_url: str) -> None:
     client = OpenAI(base_url=base_url, api_key="none", max_retries=0)
     client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "hi"}])
 
@@ -17,8 +17,8 @@ def talk(base_url: str) -> None:
 # The document's own example, with an agent in place of the comment and with the test's addresses.
 example = os.environ["EXAMPLE"].replace("http://proxy:9090", proxy).replace("http://vllm-0:8000", engine)
 assert "# … the agent runs …" in example
-found: dict = {"talk": talk}
-exec(example.replace("# … the agent runs …", "talk(agent_base_url)"), found)
+found: dict = {"send_request": send_request}
+exec(example.replace("# … the agent runs …", "send_request(agent_base_url)"), found)
 assert [trace.session_id for trace in found["traces"]] == [found["session_id"]]
 assert found["traces"][0].completion_token_ids, "traces have ids"
 
@@ -26,7 +26,7 @@ with GatewayClient(proxy) as client:
     for session_id in ["plain", "harbor/hello-world:0", "a b+c@d,é"]:
         assert client.create_session(session_id, metadata={"n": 1}) == session_id
         assert client.create_session(session_id, metadata={"n": 2}) == session_id
-        talk(client.get_session_url(session_id))
+        send_request(client.get_session_url(session_id))
         assert client.get_session_info(session_id)["metadata"]["n"] == 1, "found, not changed"
         (trace,) = client.get_session_traces(session_id)
         assert client.get_trace(trace.trace_id).trace_id == trace.trace_id
@@ -45,7 +45,7 @@ with GatewayClient(proxy) as client:
     assert client.health()["status"] == "ok"
 
 
-async def same_without_waiting() -> None:
+async def check_async_client() -> None:
     client = AsyncGatewayClient(proxy)
     session_id = await client.create_session()
     assert await client.get_session_traces(session_id) == []
@@ -53,5 +53,5 @@ async def same_without_waiting() -> None:
     await client.close()
 
 
-asyncio.run(same_without_waiting())
+asyncio.run(check_async_client())
 print("\ndone")

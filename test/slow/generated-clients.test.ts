@@ -16,7 +16,7 @@ const [ADMIN_KEY] = KEYS.adminKeys
 const run = (command: string, args: string[], env: NodeJS.ProcessEnv = {}) =>
   promisify(execFile)(command, args, { env: { ...process.env, ...env }, timeout: LIMIT_MS })
 
-async function proxyAndDocument(t: Test) {
+async function startProxyWithDocument(t: Test) {
   const folder = t.testdir({})
   const proxy = await startProxy(t, { db: 'memory', ...KEYS })
   const document = join(folder, 'openapi.json')
@@ -26,25 +26,25 @@ async function proxyAndDocument(t: Test) {
 
 t.test('openapi-python-client generates a client that works', async (t) => {
   if (!(await hasPython())) {
-    t.pass('it is not asked', { skip: 'there is no python3 with venv' })
+    t.pass('it is not tested', { skip: 'there is no python3 with venv' })
     return
   }
   const installed = await installFromPyPI('openapi-python-client')
-  const { folder, document, url } = await proxyAndDocument(t)
+  const { folder, document, url } = await startProxyWithDocument(t)
   const config = join(folder, 'config.yaml')
   writeFileSync(config, 'post_hooks: []\n')
   const generated = join(folder, 'generated')
   const python = join(installed.folder, 'bin/python')
-  const made = await run(python, [
+  const generation = await run(python, [
     join(installed.folder, 'bin/openapi-python-client'),
     ...['generate', '--path', document, '--config', config, '--output-path', generated],
   ])
   // The generator does not support streams of lines, and supports everything else.
-  const leftOut = [...(made.stdout + made.stderr).matchAll(/WARNING parsing (\S+ \S+)/g)].map(
+  const unsupported = [...(generation.stdout + generation.stderr).matchAll(/WARNING parsing (\S+ \S+)/g)].map(
     ([, route]) => route,
   )
   const streams = ['GET /events', 'GET /sessions/{sessionId}/export', 'GET /sessions/{sessionId}/live']
-  t.strictSame(leftOut.sort(), streams)
+  t.strictSame(unsupported.sort(), streams)
   const program = join(HERE, 'generated/client.py')
   const env = { GENERATED: generated, PROXY_URL: url, PROXY_KEY: ADMIN_KEY }
   t.match((await run(python, [program], env)).stdout, /^done\n$/)
@@ -56,7 +56,7 @@ t.test(
   async (t) => {
     const generator = await installFromNpm('openapi-typescript')
     const client = await installFromNpm('openapi-fetch')
-    const { folder, document, url } = await proxyAndDocument(t)
+    const { folder, document, url } = await startProxyWithDocument(t)
     const cli = join(generator.folder, 'node_modules/openapi-typescript/bin/cli.js')
     await run(process.execPath, [cli, document, '--output', join(folder, 'api.d.ts')])
     cpSync(join(HERE, 'generated/client.ts'), join(folder, 'program.ts'))

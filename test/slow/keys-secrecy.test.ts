@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
-import { ended, killChild, type PipedProcess, waitForOutput } from '../helpers/children.ts'
+import { killChild, type PipedProcess, waitForExit, waitForOutput } from '../helpers/children.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
@@ -30,11 +30,11 @@ const ENV = {
   LLM_PROXY_LOG_LEVEL: 'trace',
 }
 
-function holdsNone(t: Test, haystack: string, what: string, secrets = SECRETS): void {
+function checkNoSecrets(t: Test, haystack: string, what: string, secrets = SECRETS): void {
   for (const secret of secrets) t.notOk(haystack.includes(secret), `${what} contains no ${secret}`)
 }
 
-interface Logged {
+interface LoggedProcess {
   child: PipedProcess
   /** The URL on which it listens, or to which it connects. */
   url: string
@@ -42,14 +42,14 @@ interface Logged {
   stop(): Promise<string>
 }
 
-async function start(t: Test, args: string[], cwd: string): Promise<Logged> {
+async function start(t: Test, args: string[], cwd: string): Promise<LoggedProcess> {
   const child = startLlmProxy(args, { cwd, env: ENV })
   const printed = Promise.all([text(child.stdout), text(child.stderr)])
   const [, url] = await waitForOutput(child.stdout, / (?:on|serves) (\S+)/)
   t.teardown(() => killChild(child))
   const stop = async () => {
     child.kill('SIGTERM')
-    await ended(child)
+    await waitForExit(child)
     return (await printed).join('')
   }
   return { child, url: url!, stop }
@@ -75,9 +75,9 @@ async function startEngine(t: Test): Promise<ScriptedServer> {
 }
 
 /** Sends valid and invalid requests with keys in every possible position. @returns all responses */
-async function makeCalls(url: string): Promise<string> {
+async function sendRequests(url: string): Promise<string> {
   const responses: string[] = []
-  const call = async (path: string, headers: Record<string, string>, body?: object) => {
+  const send = async (path: string, headers: Record<string, string>, body?: object) => {
     const response = await fetch(url + path, {
       method: body ? 'POST' : 'GET',
       headers,
@@ -87,22 +87,22 @@ async function makeCalls(url: string): Promise<string> {
   }
   const chat = (model: string) => ({ model, messages: [{ role: 'user', content: 'hi' }] })
   const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
-  await call('/s/v1/chat/completions', bearer(AGENT_KEY), chat('m'))
-  await call('/v1/chat/completions', { ...bearer(WRONG_KEY), 'x-api-key': AGENT_KEY }, chat('m'))
-  await call('/s/v1/messages', { 'x-api-key': AGENT_KEY }, { ...chat('m'), max_tokens: 5 })
-  await call('/s/v1/chat/completions', { 'x-api-key': KEYS.adminKeys[0]! }, chat('m'))
-  await call('/s/v1/chat/completions', bearer(AGENT_KEY), chat('fail'))
-  await call('/s/v1/messages', bearer(AGENT_KEY), { ...chat('fail'), max_tokens: 5 })
-  await call('/s/v1/chat/completions', bearer(AGENT_KEY), { ...chat('fail'), stream: true })
-  await call('/s/v1/chat/completions', bearer(AGENT_KEY), { model: 5 })
-  await call('/s/v1/chat/completions', bearer(OTHER_KEY), chat('m'))
-  await call('/s/v1/chat/completions', bearer(WRONG_KEY), chat('m'))
-  await call('/s/v1/chat/completions', bearer(KEYS.workerKeys[0]!), chat('m'))
-  await call('/nowhere', bearer(AGENT_KEY))
-  await call('/health', bearer(KEYS.adminKeys[0]!))
-  await call('/sessions/s', bearer(KEYS.adminKeys[1]!))
-  await call('/sessions', bearer(WRONG_KEY))
-  await call('/openapi.json', bearer(KEYS.adminKeys[1]!))
+  await send('/s/v1/chat/completions', bearer(AGENT_KEY), chat('m'))
+  await send('/v1/chat/completions', { ...bearer(WRONG_KEY), 'x-api-key': AGENT_KEY }, chat('m'))
+  await send('/s/v1/messages', { 'x-api-key': AGENT_KEY }, { ...chat('m'), max_tokens: 5 })
+  await send('/s/v1/chat/completions', { 'x-api-key': KEYS.adminKeys[0]! }, chat('m'))
+  await send('/s/v1/chat/completions', bearer(AGENT_KEY), chat('fail'))
+  await send('/s/v1/messages', bearer(AGENT_KEY), { ...chat('fail'), max_tokens: 5 })
+  await send('/s/v1/chat/completions', bearer(AGENT_KEY), { ...chat('fail'), stream: true })
+  await send('/s/v1/chat/completions', bearer(AGENT_KEY), { model: 5 })
+  await send('/s/v1/chat/completions', bearer(OTHER_KEY), chat('m'))
+  await send('/s/v1/chat/completions', bearer(WRONG_KEY), chat('m'))
+  await send('/s/v1/chat/completions', bearer(KEYS.workerKeys[0]!), chat('m'))
+  await send('/nowhere', bearer(AGENT_KEY))
+  await send('/health', bearer(KEYS.adminKeys[0]!))
+  await send('/sessions/s', bearer(KEYS.adminKeys[1]!))
+  await send('/sessions', bearer(WRONG_KEY))
+  await send('/openapi.json', bearer(KEYS.adminKeys[1]!))
   assert.deepEqual(
     responses.map((response) => Number(response.slice(0, 3))).slice(0, 4),
     [200, 200, 200, 200],
@@ -123,18 +123,17 @@ t.test('local mode: proxy, engine and agents', { timeout: 120_000 }, async (t) =
     ['serve', '--port', '0', '--engine-url', engine.url, '--engine-kind', 'openai'],
     folder,
   )
-  holdsNone(t, await makeCalls(proxy.url), 'a response')
+  checkNoSecrets(t, await sendRequests(proxy.url), 'a response')
   const printed = await proxy.stop()
   t.match(printed, 'unauthorized', 'the log reports unauthenticated clients')
   t.match(printed, 'engine', 'and of the engine')
-  holdsNone(t, printed, 'the log')
-  holdsNone(t, databaseText(folder), 'the database')
-  const own = [ENGINE_KEY]
-  const strangers = SECRETS.filter((secret) => !own.includes(secret))
+  checkNoSecrets(t, printed, 'the log')
+  checkNoSecrets(t, databaseText(folder), 'the database')
+  const otherSecrets = SECRETS.filter((secret) => secret !== ENGINE_KEY)
   t.ok(engine.requests.some(({ headers }) => headers.authorization === `Bearer ${ENGINE_KEY}`))
   for (const { method, path, headers, body } of engine.requests) {
-    holdsNone(t, JSON.stringify([path, headers, body]), `${method} ${path} of the engine`, strangers)
-    holdsNone(t, JSON.stringify([path, body]), `${method} ${path} of the engine`)
+    checkNoSecrets(t, JSON.stringify([path, headers, body]), `${method} ${path} of the engine`, otherSecrets)
+    checkNoSecrets(t, JSON.stringify([path, body]), `${method} ${path} of the engine`)
   }
 })
 
@@ -149,15 +148,15 @@ t.test('relay mode: proxy, worker, engine and agents', { timeout: 120_000 }, asy
   await until(async () =>
     (await (await fetch(`${proxy.url}/health`)).text()).includes('"connected_workers":1'),
   )
-  holdsNone(t, await makeCalls(proxy.url), 'a response')
+  checkNoSecrets(t, await sendRequests(proxy.url), 'a response')
   const rejectedPrinted = await rejected.stop()
   t.match(rejectedPrinted, 'the proxy rejects the worker key')
   const printed = (await worker.stop()) + rejectedPrinted + (await proxy.stop())
   t.match(printed, 'proxy_connected')
-  holdsNone(t, printed, 'the logs')
-  holdsNone(t, databaseText(folder), 'the database')
-  const strangers = SECRETS.filter((secret) => secret !== ENGINE_KEY)
-  holdsNone(t, JSON.stringify(engine.requests), 'the engine', strangers)
+  checkNoSecrets(t, printed, 'the logs')
+  checkNoSecrets(t, databaseText(folder), 'the database')
+  const otherSecrets = SECRETS.filter((secret) => secret !== ENGINE_KEY)
+  checkNoSecrets(t, JSON.stringify(engine.requests), 'the engine', otherSecrets)
 })
 
 t.test('frames to a worker contain no keys', { timeout: 120_000 }, async (t) => {
@@ -165,8 +164,8 @@ t.test('frames to a worker contain no keys', { timeout: 120_000 }, async (t) => 
   const socketUrl = `${proxy.url.replace('http://', `ws://:${KEYS.workerKeys[1]}@`)}/ws/worker`
   const worker = await RawWorker.hello(socketUrl)
   const frames: object[] = [await worker.next('worker_hello_ack')]
-  const responses = makeCalls(proxy.url)
-  // The number of requests that reach a worker; the last of them is one that the session's own key may not have sent.
+  const responses = sendRequests(proxy.url)
+  // Seven of the requests are accepted, and reach a worker.
   for (let count = 0; count < 7; count += 1) {
     const request = await worker.next('completion_request')
     frames.push(request)
@@ -174,7 +173,7 @@ t.test('frames to a worker contain no keys', { timeout: 120_000 }, async (t) => 
     worker.end(request.request_id, 2)
   }
   await responses
-  holdsNone(t, JSON.stringify(frames), 'a frame')
+  checkNoSecrets(t, JSON.stringify(frames), 'a frame')
   worker.socket.terminate()
   await proxy.stop()
 })

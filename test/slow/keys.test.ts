@@ -10,7 +10,7 @@ import { CountingBackend } from '../helpers/counting-backend.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
+import { startRelayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -29,8 +29,8 @@ function anthropic(baseURL: string, apiKey: string): Anthropic {
 }
 
 /** Returns the error with which a request was rejected. */
-async function getRejection(call: Promise<unknown>): Promise<unknown> {
-  return call.then(
+async function getRejection(request: Promise<unknown>): Promise<unknown> {
+  return request.then(
     () => new Error('the request was accepted'),
     (error: unknown) => error,
   )
@@ -120,7 +120,7 @@ t.test('an agent cannot affect another session, its own reward, or the proxy', a
     model: 'embedded',
     input: 'secret',
   })
-  const reject = async (method: string, path: string, body?: string) => {
+  const getStatusOf = async (method: string, path: string, body?: string) => {
     const headers = { authorization: `Bearer ${key}`, 'x-session-id': 'other' }
     const response = await fetch(proxy.url + path, { method, headers, ...(body !== undefined && { body }) })
     return response.status
@@ -156,39 +156,39 @@ t.test('an agent cannot affect another session, its own reward, or the proxy', a
     ['GET', '/Sessions/other', undefined, 404],
     ['GET', '/mine/v1/..%2f..%2fsessions/other', undefined, 404],
   ] as [string, string, string?, number?][]) {
-    t.equal(await reject(method, path, body), status, `${method} ${path}`)
+    t.equal(await getStatusOf(method, path, body), status, `${method} ${path}`)
   }
   t.match(await proxy.get('/sessions/mine'), { reward: null, status: 'active', num_turns: 0 })
   t.match(await proxy.get('/sessions/other'), { num_turns: 1 })
 })
 
-for (const trusts of [false, true]) {
-  const title = trusts
-    ? 'an agent of a session that was created with leave says what its calls are'
-    : 'an agent with a key says nothing of its own record: neither a retry nor a side call takes a turn out of the rows'
+for (const isTrusted of [false, true]) {
+  const title = isTrusted
+    ? 'an agent of a session with trust_agent declares the role and retry count of its requests'
+    : 'an agent with a key declares nothing about its turns: neither a retry nor a side request removes a turn from the rows'
   t.test(title, async (t) => {
     const proxy = await startProxy(t, KEYS)
-    const { agent_key: key } = await proxy.post('/sessions/s', { trust_agent: trusts })
-    const say = async (content: string, headers: Record<string, string>, apiKey = key) => {
+    const { agent_key: key } = await proxy.post('/sessions/s', { trust_agent: isTrusted })
+    const sendRequest = async (content: string, headers: Record<string, string>, apiKey = key) => {
       const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey, maxRetries: 0 })
       const body = { model: 'embedded', messages: [{ role: 'user' as const, content }], max_tokens: 5 }
       await openai.chat.completions.create(body, { headers })
     }
     // Two samples: the retry could be of either, so that it is sampled again.
-    await say('One.', {})
-    await say('One.', {})
-    await say('One.', { 'x-stainless-retry-count': '1' })
-    await say('Two.', { 'x-llm-proxy-line': 'side' })
-    await say('Three.', { 'user-agent': 'claude-code/2', 'x-claude-code-request-class': 'auxiliary' })
+    await sendRequest('One.', {})
+    await sendRequest('One.', {})
+    await sendRequest('One.', { 'x-stainless-retry-count': '1' })
+    await sendRequest('Two.', { 'x-llm-proxy-line': 'side' })
+    await sendRequest('Three.', { 'user-agent': 'claude-code/2', 'x-claude-code-request-class': 'auxiliary' })
     const { trust_agent: trusted, turns } = await proxy.get('/sessions/s')
-    t.equal(trusted, trusts)
+    t.equal(trusted, isTrusted)
     t.same(
       turns.map((turn: { retry_count: number }) => turn.retry_count),
-      trusts ? [0, 0, 1, 0, 0] : [0, 0, 0, 0, 0],
+      isTrusted ? [0, 0, 1, 0, 0] : [0, 0, 0, 0, 0],
     )
-    const expected = trusts ? { superseded: 1, side: 2 } : { superseded: 0, side: 0 }
+    const expected = isTrusted ? { superseded: 1, side: 2 } : { superseded: 0, side: 0 }
     t.match((await proxy.get('/sessions/s/trajectories')).excluded_turns, expected)
-    await say('Four.', { 'x-llm-proxy-line': 'side' }, KEYS.adminKeys[0])
+    await sendRequest('Four.', { 'x-llm-proxy-line': 'side' }, KEYS.adminKeys[0])
     const { excluded_turns: excluded } = await proxy.get('/sessions/s/trajectories')
     t.equal(excluded.side, expected.side + 1, 'metadata with an admin key is trusted')
   })
@@ -212,11 +212,11 @@ t.test('probes need no key and reveal little; an admin sees the rest', async (t)
   const proxy = await closedProxy(t)
   const getStatus = async (headers: Record<string, string>) =>
     (await fetch(`${proxy.url}/health`, { headers })).json()
-  const little = { status: 'ok', mode: 'local', connected_workers: 0 }
-  t.same(await getStatus({}), little)
-  t.same(await getStatus({ 'x-api-key': 'wrong' }), little)
-  t.same(await getStatus({ 'x-api-key': await getKey(proxy, 's') }), little)
-  t.match(await proxy.get('/health'), { ...little, engines: [{}], version: String })
+  const publicHealth = { status: 'ok', mode: 'local', connected_workers: 0 }
+  t.same(await getStatus({}), publicHealth)
+  t.same(await getStatus({ 'x-api-key': 'wrong' }), publicHealth)
+  t.same(await getStatus({ 'x-api-key': await getKey(proxy, 's') }), publicHealth)
+  t.match(await proxy.get('/health'), { ...publicHealth, engines: [{}], version: String })
   t.equal((await runLlmProxy(['health', '--url', proxy.url])).code, 0)
 })
 
@@ -239,12 +239,16 @@ t.test('the sessions commands read a proxy with keys with an admin key', async (
     code: 1,
     stderr: /--admin-key/,
   })
-  for (const env of [{ LLM_PROXY_ADMIN_KEY: KEYS.adminKeys.join(',') }]) {
-    t.match(await runLlmProxy(list, { env }), { code: 0, stdout: /listed/ })
-  }
+  const env = { LLM_PROXY_ADMIN_KEY: KEYS.adminKeys.join(',') }
+  t.match(await runLlmProxy(list, { env }), { code: 0, stdout: /listed/ })
 })
 
-function worker(t: Test, proxyUrl: string, apiKeys: string[], logged: string[] = []): InferenceWorkerClient {
+function startWorker(
+  t: Test,
+  proxyUrl: string,
+  apiKeys: string[],
+  logged: string[] = [],
+): InferenceWorkerClient {
   const worker = new InferenceWorkerClient({
     proxyUrls: [proxyUrl],
     workerId: 'w',
@@ -260,9 +264,9 @@ function worker(t: Test, proxyUrl: string, apiKeys: string[], logged: string[] =
 }
 
 t.test('a worker connects with a worker key, and with the next one when the first is rejected', async (t) => {
-  const proxy = await relayProxy(t, KEYS)
+  const proxy = await startRelayProxy(t, KEYS)
   const logged: string[] = []
-  worker(t, proxy.url, ['a-key-of-the-future', KEYS.workerKeys[1]!], logged)
+  startWorker(t, proxy.url, ['a-key-of-the-future', KEYS.workerKeys[1]!], logged)
   await untilWorkers(proxy, 'w')
   t.equal(logged.length, 1)
   t.match(
@@ -273,9 +277,9 @@ t.test('a worker connects with a worker key, and with the next one when the firs
 })
 
 t.test('a worker with a rejected key reports it and retries', async (t) => {
-  const proxy = await relayProxy(t, KEYS)
-  for (const keys of [[], ['a-key-that-nobody-has'], KEYS.adminKeys]) {
-    const rejected = worker(t, proxy.url, keys)
+  const proxy = await startRelayProxy(t, KEYS)
+  for (const keys of [[], ['an-unknown-worker-key'], KEYS.adminKeys]) {
+    const rejected = startWorker(t, proxy.url, keys)
     const [{ reason }] = await once(rejected, 'disconnected')
     t.match(reason, keys === KEYS.adminKeys ? /^HTTP 403/ : /^HTTP 401/)
     await once(rejected, 'disconnected')
@@ -285,13 +289,13 @@ t.test('a worker with a rejected key reports it and retries', async (t) => {
 })
 
 t.test('a worker accepts a key in its URL', async (t) => {
-  const proxy = await relayProxy(t, KEYS)
-  worker(t, proxy.url.replace('//', `//worker:${KEYS.workerKeys[0]}@`), [])
+  const proxy = await startRelayProxy(t, KEYS)
+  startWorker(t, proxy.url.replace('//', `//worker:${KEYS.workerKeys[0]}@`), [])
   await untilWorkers(proxy, 'w')
 })
 
 t.test('an agent with many concurrent requests waits for one to end, and others do not', async (t) => {
-  const proxy = await relayProxy(t, { ...KEYS, agentCallLimit: 2 })
+  const proxy = await startRelayProxy(t, { ...KEYS, agentCallLimit: 2 })
   const [key, other] = [await getKey(proxy, 's'), await getKey(proxy, 'other')]
   const running = new AbortController()
   const waiting = [1, 2].map(() =>
@@ -326,10 +330,10 @@ t.test('without keys on a public address, serve requires --open and prints a war
   const child = startLlmProxy([...reached, '--open'])
   t.teardown(() => killChild(child))
   const [, first] = await waitForOutput(child.stderr, /^(.*)\n/)
-  const { level, event, note } = JSON.parse(first!)
+  const { level, event, logFailure } = JSON.parse(first!)
   t.match({ level, event }, { level: 'warn', event: 'configuration_note' })
-  t.match(note, /^Every client that reaches 0\.0\.0\.0 can read, change and delete all sessions/)
-  t.match(note, 'No engine was named', 'and everything else in the first line')
+  t.match(logFailure, /^Every client that reaches 0\.0\.0\.0 can read, change and delete all sessions/)
+  t.match(logFailure, 'No engine was named', 'and everything else in the first line')
 })
 
 t.test('the placeholders of a deployment file are rejected at the start', async (t) => {
@@ -403,8 +407,13 @@ t.test('an agent with a key cannot control the engine in any dialect; an admin c
 t.test('an agent with a key cannot fill the log with its failures', async (t) => {
   const lines: string[] = []
   // Without audit lines.
-  const note = (fields: object, message: string) => void ('code' in fields && lines.push(message))
-  const proxy = await startProxy(t, KEYS, { ...silentLogger, info: note, warn: note, error: note })
+  const logFailure = (fields: object, message: string) => void ('code' in fields && lines.push(message))
+  const proxy = await startProxy(t, KEYS, {
+    ...silentLogger,
+    info: logFailure,
+    warn: logFailure,
+    error: logFailure,
+  })
   const send = async (session: string) => {
     const headers = { authorization: `Bearer ${await getKey(proxy, session)}` }
     const response = await fetch(`${proxy.baseUrl(session)}/chat/completions`, {
@@ -415,7 +424,7 @@ t.test('an agent with a key cannot fill the log with its failures', async (t) =>
     return response.status
   }
   lines.length = 0
-  for (let call = 0; call < 40; call += 1) t.equal(await send('loud'), 400)
+  for (let count = 0; count < 40; count += 1) t.equal(await send('loud'), 400)
   t.equal(lines.length, 10)
   await send('quiet')
   t.equal(lines.length, 11, 'failures of another agent are logged')

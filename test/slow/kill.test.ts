@@ -2,11 +2,11 @@
 import OpenAI from 'openai'
 import t from 'tap'
 import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
-import { ended, killChild, waitForOutput } from '../helpers/children.ts'
+import { killChild, waitForExit, waitForOutput } from '../helpers/children.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
-const CALLS = IS_FULL ? 300 : 100
+const REQUESTS = IS_FULL ? 300 : 100
 const CONCURRENCY = 16
 /** Set by the environment for a long manual run. */
 const ROUNDS = Number(process.env.KILL_ROUNDS ?? (IS_FULL ? 2 : 1))
@@ -44,7 +44,7 @@ async function sendRequest(openai: OpenAI, stream: boolean): Promise<{ id: strin
 
 for (let round = 1; round <= ROUNDS; round++) {
   t.test(
-    `${CALLS} acknowledged requests, then SIGKILL: ${CALLS} turns are in the database (round ${round})`,
+    `${REQUESTS} acknowledged requests, then SIGKILL: ${REQUESTS} turns are in the database (round ${round})`,
     async (t) => {
       const db = `${t.testdir({})}/killed.db`
       const { child, url } = await startServe(db)
@@ -53,15 +53,15 @@ for (let round = 1; round <= ROUNDS; round++) {
       let requestCount = 0
       const agent = async (_: unknown, i: number) => {
         const openai = new OpenAI({ baseURL: `${url}/s${i}/v1`, apiKey: 'none', maxRetries: 0 })
-        while (requestCount++ < CALLS) {
+        while (requestCount++ < REQUESTS) {
           const { id, text } = await sendRequest(openai, requestCount % 2 === 0)
           acknowledged.set(id.replace('chatcmpl-', ''), text)
         }
       }
       await Promise.all(Array.from({ length: CONCURRENCY }, agent))
       child.kill('SIGKILL')
-      await ended(child)
-      t.equal(acknowledged.size, CALLS)
+      await waitForExit(child)
+      t.equal(acknowledged.size, REQUESTS)
 
       const reader = await openSqliteReader(db)
       const recorded = new Map<string, string>()
@@ -102,7 +102,7 @@ t.test('killed during responses: acknowledged turns are complete, others interru
   t.same([...new Set(acknowledged.map((id) => statuses.get(id)))], ['completed'])
   t.notOk([...statuses.values()].includes('open'), 'no turn is left open')
   second.child.kill('SIGTERM')
-  t.same(await ended(second.child), [0, null])
+  t.same(await waitForExit(second.child), [0, null])
 })
 
 t.test(
@@ -118,7 +118,7 @@ t.test(
     const first = await start()
     const lost = await sendRequest(openai(first.url), false)
     first.child.kill('SIGKILL')
-    await ended(first.child)
+    await waitForExit(first.child)
 
     const second = await start()
     const responses = [
@@ -126,7 +126,7 @@ t.test(
       await sendRequest(openai(second.url), true),
     ]
     second.child.kill('SIGTERM')
-    await ended(second.child)
+    await waitForExit(second.child)
 
     // A process that stopped gracefully has delivered its responses.
     const { child, url } = await start()
@@ -144,6 +144,6 @@ t.test(
       `not ${lost.id}; the others are samples`,
     )
     child.kill('SIGTERM')
-    await ended(child)
+    await waitForExit(child)
   },
 )

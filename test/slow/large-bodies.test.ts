@@ -2,7 +2,7 @@
 import t from 'tap'
 import { BODY_VALUES } from '../../src/proxy/http/transport/json-body.ts'
 import { KEYS } from '../helpers/keys.ts'
-import { aside } from '../helpers/no-stalls.ts'
+import { runUnwatched } from '../helpers/no-stalls.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { completeResponse, respond, untilAborted } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
@@ -30,13 +30,13 @@ t.test('a body with more values than any agent sends is rejected before it is pa
     numbers: `{${HELLO},"x":${list('1', BODY_VALUES.commas + 1)}}`,
     'members of one object': `{${HELLO},"x":{${members(BODY_VALUES.members + 1)}}}`,
     'members of the body': `{${HELLO},${members(BODY_VALUES.members)}}`,
-    'what is no JSON': '{},'.repeat(BODY_VALUES.nodes + 1),
+    'invalid JSON': '{},'.repeat(BODY_VALUES.nodes + 1),
   }
   const stalls = await watchStalls(t)
-  for (const [what, body] of Object.entries(bodies))
+  for (const [label, body] of Object.entries(bodies))
     await stalls.withoutStall(async () => {
       const response = await send(url, body)
-      t.equal(response.status, 413, what)
+      t.equal(response.status, 413, label)
       t.match(await response.json(), { error: { code: 'body_too_large', message: /too many values/ } })
     })
 })
@@ -45,7 +45,7 @@ t.test('the repeated part of a request counts together with its new part', async
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 8 * 1024 * 1024 })
   backend.script = () => respond(completeResponse())
   const message = '{"role":"user","content":"hi"}'
-  const body = (count: number) => aside(() => Buffer.from(`{"messages":${list(message, count)}}`))
+  const body = (count: number) => runUnwatched(() => Buffer.from(`{"messages":${list(message, count)}}`))
   // Each message counts as three nodes.
   t.equal((await send(url, await body(20_000))).status, 200)
   t.equal((await send(url, await body(30_000))).status, 200)
@@ -54,13 +54,13 @@ t.test('the repeated part of a request counts together with its new part', async
 
 t.test('the largest prompts that agents send are accepted', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 16 * 1024 * 1024 })
-  const picture = await aside(() => {
+  const picture = await runUnwatched(() => {
     const image = `data:image/png;base64,${'A'.repeat(15 * 1024 * 1024)}`
     const content = JSON.stringify([{ type: 'image_url', image_url: { url: image } }])
     return Buffer.from(`{"messages":[{"role":"user","content":${content}}]}`)
   })
   t.equal((await send(url, picture)).status, 200)
-  const ids = await aside(() => Buffer.from(`{"model":"m","prompt":${list('12345', 1_000_000)}}`))
+  const ids = await runUnwatched(() => Buffer.from(`{"model":"m","prompt":${list('12345', 1_000_000)}}`))
   const completion = await fetch(`${url}/s/v1/completions`, { method: 'POST', body: ids })
   t.equal(completion.status, 200)
   t.equal(backend.requests.length, 2)
@@ -70,7 +70,7 @@ t.test('the embedded engine does not block other requests with the longest promp
   const { url } = await startProxy(t)
   const body = (content: string) =>
     Buffer.from(JSON.stringify({ messages: [{ role: 'user', content }], max_tokens: 1 }))
-  const [tooLong, long] = await aside(() =>
+  const [tooLong, long] = await runUnwatched(() =>
     ['A word or two. '.repeat(1_000_000), 'words '.repeat(20_000)].map(body),
   )
   const stalls = await watchStalls(t)
@@ -90,14 +90,14 @@ t.test('bodies of requests in flight share a budget until their response', async
     yield await untilAborted(signal)
   }
   const body = `{"messages":[{"role":"user","content":"${'x'.repeat(20_000)}"}]}`
-  const leaves = new AbortController()
-  const waiting = send(url, body, 'first', { signal: leaves.signal }).catch(() => {})
+  const controller = new AbortController()
+  const waiting = send(url, body, 'first', { signal: controller.signal }).catch(() => {})
   await until(() => backend.requests.length === 1)
   const rejected = await send(url, body, 'second')
   t.equal(rejected.status, 503)
   t.equal(rejected.headers.get('retry-after'), '1')
   t.match(await rejected.json(), { error: { code: 'queue_full' } })
-  leaves.abort()
+  controller.abort()
   await waiting
   backend.script = () => respond(completeResponse())
   await until(async () => (await send(url, body, 'second')).status === 200)
@@ -113,13 +113,13 @@ t.test('one agent cannot use up the budget', async (t) => {
   backend.script = async function* (_request, signal) {
     yield await untilAborted(signal)
   }
-  const getKey = async (session: string) => {
+  const createHeaders = async (session: string) => {
     const headers = { authorization: `Bearer ${KEYS.adminKeys[0]}` }
-    const made = await fetch(`${url}/sessions/${session}`, { method: 'POST', headers })
-    const { agent_key: key } = (await made.json()) as { agent_key: string }
+    const response = await fetch(`${url}/sessions/${session}`, { method: 'POST', headers })
+    const { agent_key: key } = (await response.json()) as { agent_key: string }
     return { headers: { authorization: `Bearer ${key}` } }
   }
-  const [greedy, other] = [await getKey('greedy'), await getKey('other')]
+  const [greedy, other] = [await createHeaders('greedy'), await createHeaders('other')]
   const body = `{"messages":[{"role":"user","content":"${'x'.repeat(20_000)}"}]}`
   void send(url, body, 'greedy', greedy).catch(() => {})
   await until(() => backend.requests.length === 1)
@@ -131,9 +131,9 @@ t.test('one agent cannot use up the budget', async (t) => {
 
 t.test('a session starts one request at a time that adds thousands of messages', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 8 * 1024 * 1024 })
-  const goOn: (() => void)[] = []
+  const resumes: (() => void)[] = []
   backend.script = async function* () {
-    await new Promise<void>((resolve) => goOn.push(resolve))
+    await new Promise<void>((resolve) => resumes.push(resolve))
     yield* respond(completeResponse())
   }
   const createConversation = (name: string, count: number, words = '') =>
@@ -143,25 +143,31 @@ t.test('a session starts one request at a time that adds thousands of messages',
         content: `${name} ${index}${words}`,
       })),
     })
-  const calls = [send(url, createConversation('a', 5_000), 's')]
-  await until(() => goOn.length === 1)
-  calls.push(send(url, createConversation('b', 5_000), 's'), send(url, createConversation('c', 5_000), 's'))
+  const requests = [send(url, createConversation('a', 5_000), 's')]
+  await until(() => resumes.length === 1)
+  requests.push(
+    send(url, createConversation('b', 5_000), 's'),
+    send(url, createConversation('c', 5_000), 's'),
+  )
   // Neither another session's request nor a small one of this session waits.
-  calls.push(send(url, createConversation('d', 5_000), 'other'), send(url, createConversation('e', 1), 's'))
-  await until(() => goOn.length === 3)
+  requests.push(
+    send(url, createConversation('d', 5_000), 'other'),
+    send(url, createConversation('e', 1), 's'),
+  )
+  await until(() => resumes.length === 3)
   t.equal(backend.requests.length, 3, 'two wait')
-  await until(() => goOn.length === 5)
+  await until(() => resumes.length === 5)
   t.pass('they start although the first one continues')
-  calls.push(send(url, createConversation('f', 1, ' word'.repeat(10_000)), 's'))
-  await until(() => goOn.length === 6)
+  requests.push(send(url, createConversation('f', 1, ' word'.repeat(10_000)), 's'))
+  await until(() => resumes.length === 6)
   t.pass('a long request with few messages starts, too')
-  for (const each of goOn) each()
-  for (const call of calls) t.equal((await call).status, 200)
-  goOn.length = 0
-  const grown = [createConversation('a', 5_010), createConversation('a', 5_020)].map((body) =>
+  for (const resume of resumes) resume()
+  for (const request of requests) t.equal((await request).status, 200)
+  resumes.length = 0
+  const extended = [createConversation('a', 5_010), createConversation('a', 5_020)].map((body) =>
     send(url, body, 's'),
   )
-  await until(() => goOn.length === 2)
-  for (const each of goOn) each()
-  for (const call of grown) t.equal((await call).status, 200, 'repeated messages do not count')
+  await until(() => resumes.length === 2)
+  for (const resume of resumes) resume()
+  for (const request of extended) t.equal((await request).status, 200, 'repeated messages do not count')
 })

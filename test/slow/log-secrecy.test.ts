@@ -14,7 +14,7 @@ import { V1Worker } from '../helpers/v1-worker.ts'
 
 const PROMPT = 'the patient is called Otto'
 
-function logger() {
+function createLogger() {
   const lines: string[] = []
   const sink = new Writable({
     write(line, _encoding, done) {
@@ -26,10 +26,10 @@ function logger() {
 }
 
 const body = { error: { message: `cannot sample after: ${PROMPT}` } }
-const ANSWERS: Record<string, Script> = {
-  'a refusal': (_, response) => sendJson(response, body, 422),
+const RESPONSES: Record<string, Script> = {
+  'a rejection': (_, response) => sendJson(response, body, 422),
   'an HTTP error': (_, response) => sendJson(response, body, 500),
-  'an error in place of an answer': (_, response) => sendJson(response, body),
+  'an error in place of a response': (_, response) => sendJson(response, body),
   'no JSON': (_, response) => void response.end(`<html>${PROMPT}</html>`),
   'no HTTP': (_, response) => void response.socket?.end(`HTTP/1.1 OK ${PROMPT}\r\n\r\n`),
   'an error in a stream': (_, response) => {
@@ -44,7 +44,7 @@ async function start(t: Test, mode: 'local' | 'relay', script: Script, overrides
     return request.method === 'GET' ? sendJson(response, models) : script(request, response)
   })
   t.teardown(() => engine.close())
-  const log = logger()
+  const log = createLogger()
   const local = { engineUrls: [engine.url], engineKind: 'vllm' } as const
   if (mode === 'local') return { ...log, proxy: await startProxy(t, { ...local, ...overrides }, log.logger) }
   const proxy = await startProxy(t, { mode, ...overrides }, log.logger)
@@ -54,7 +54,7 @@ async function start(t: Test, mode: 'local' | 'relay', script: Script, overrides
 }
 
 for (const mode of ['local', 'relay'] as const)
-  for (const [what, script] of Object.entries(ANSWERS))
+  for (const [what, script] of Object.entries(RESPONSES))
     t.test(`${mode} mode: the text of an engine's response is in no log: ${what}`, async (t) => {
       const { proxy, lines } = await start(t, mode, script)
       const body = { model: 'm', stream: true, messages: [{ role: 'user', content: PROMPT }] }
@@ -69,7 +69,7 @@ for (const mode of ['local', 'relay'] as const)
     })
 
 t.test('the content of administrative requests is in no log, as JSON or as text', async (t) => {
-  const { lines, logger: log } = logger()
+  const { lines, logger: log } = createLogger()
   const proxy = await startProxy(t, {}, log)
   await proxy.post('/sessions', { session_id: 's', metadata: { task: PROMPT } })
   const body = { model: 'm', messages: [{ role: 'user', content: PROMPT }], max_tokens: 2 }
@@ -92,7 +92,7 @@ t.test('the content of administrative requests is in no log, as JSON or as text'
 t.test(
   'the life of a request in each dialect is in the log without its prompt, completion or key',
   async (t) => {
-    const { lines, logger: log } = logger()
+    const { lines, logger: log } = createLogger()
     const keys = { adminKeys: ['admin-key-0123456789'], agentKeySecrets: ['s'.repeat(32)] }
     const proxy = await startProxy(t, { tokenizer: 'embedded', ...keys }, log)
     const { agent_key: key } = await proxy.post('/sessions', { session_id: 's' })
@@ -126,7 +126,7 @@ t.test(
 )
 
 t.test('errors of a worker of version 1 are in no log', async (t) => {
-  const log = logger()
+  const log = createLogger()
   const proxy = await startProxy(t, { mode: 'relay' }, log.logger)
   const url = `${proxy.url.replace('http', 'ws')}/ws/worker`
   await V1Worker.connect(url, 'old', ({ messages }) =>

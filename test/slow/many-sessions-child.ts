@@ -12,9 +12,9 @@ import { DISCARD } from '../helpers/event-stream.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 
 const [path, memoryBytes, rounds, sessionsPerRound] = process.argv.slice(2)
-const CALLS = 3
-const AT_ONCE = 16
-const LOOKS = 5
+const REQUESTS_PER_SESSION = 3
+const CONCURRENCY = 16
+const MEASUREMENTS = 5
 const TEXT = 'What an agent says. '.repeat(20)
 
 class ForgetfulBackend extends CountingBackend {
@@ -30,7 +30,7 @@ const options = { strict: false, defaultTtlMs: null, memoryBytes: Number(memoryB
 const sessions = new Sessions(store, hooks, options)
 const runner = new TurnRunner({
   sessions,
-  backend: new ForgetfulBackend({ pieces: 30 }),
+  backend: new ForgetfulBackend({ chunks: 30 }),
   store,
   logger: silentLogger,
   prompts: new ChatPrompts(async () => 0),
@@ -38,12 +38,12 @@ const runner = new TurnRunner({
 
 async function runConversation(sessionId: string): Promise<void> {
   const messages: object[] = [{ role: 'system', content: `${sessionId} ${TEXT.repeat(10)}` }]
-  for (let calls = 0; calls < CALLS; calls += 1) {
-    messages.push({ role: 'user', content: `${calls} ${TEXT}` })
+  for (let count = 0; count < REQUESTS_PER_SESSION; count += 1) {
+    messages.push({ role: 'user', content: `${count} ${TEXT}` })
     using used = sessions.acquire(sessionId)
     const body = Buffer.from(JSON.stringify({ model: 'm', messages }))
     const { value, list } = used.memory.requests.read(body, undefined, { listJson: true })
-    const call = {
+    const request = {
       session: used,
       dialect: 'chat',
       request: { kind: 'chat' as const, body: value as { messages: never[] } },
@@ -51,18 +51,18 @@ async function runConversation(sessionId: string): Promise<void> {
       metadata: { retryCount: 0, hasAgentKey: false },
       ...(list?.json && { messagesJson: [list.json] }),
     }
-    const turn = await runner.begin(call, new AbortController().signal)
+    const turn = await runner.begin(request, new AbortController().signal)
     await turn.deliver(DISCARD)
     messages.push({ role: 'assistant', content: turn.completion.content })
   }
 }
 
 async function round(name: number): Promise<void> {
-  let begun = 0
-  const agents = Array.from({ length: AT_ONCE }, async () => {
-    while (begun < Number(sessionsPerRound)) {
-      begun += 1
-      await runConversation(`${name}-${begun}`)
+  let started = 0
+  const agents = Array.from({ length: CONCURRENCY }, async () => {
+    while (started < Number(sessionsPerRound)) {
+      started += 1
+      await runConversation(`${name}-${started}`)
     }
   })
   await Promise.all(agents)
@@ -74,7 +74,7 @@ async function round(name: number): Promise<void> {
  */
 async function getRetainedBytes(): Promise<number> {
   let least = Number.POSITIVE_INFINITY
-  for (let checks = 0; checks < LOOKS; checks += 1) {
+  for (let checks = 0; checks < MEASUREMENTS; checks += 1) {
     gc!()
     await sleep(50)
     const { heapUsed, arrayBuffers } = process.memoryUsage()
@@ -89,7 +89,7 @@ for (let done = 0; done < Number(rounds); done += 1) {
   after.push({
     heap: await getRetainedBytes(),
     counted: sessions.memory.bytes,
-    remembered: sessions.memory.sessions,
+    cached: sessions.memory.sessions,
   })
 }
 console.log(JSON.stringify(after))

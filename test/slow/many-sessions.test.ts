@@ -8,17 +8,17 @@ import { IS_FULL } from '../helpers/tier.ts'
 const SESSIONS = Number(process.env.MANY_SESSIONS ?? (IS_FULL ? 6_000 : 3_000))
 const ROUNDS = 6
 
-interface Measured {
+interface MemoryUse {
   heap: number
   counted: number
-  remembered: number
+  cached: number
 }
 
-async function measure(t: Test, memoryBytes: number, rounds: number, sessions: number): Promise<Measured[]> {
+async function measure(t: Test, memoryBytes: number, rounds: number, sessions: number): Promise<MemoryUse[]> {
   const child = join(import.meta.dirname, 'many-sessions-child.ts')
   const args = ['--expose-gc', child, `${t.testdir({})}/t.db`, memoryBytes, rounds, sessions].map(String)
   const { stdout } = await promisify(execFile)(process.execPath, args)
-  return JSON.parse(stdout) as Measured[]
+  return JSON.parse(stdout) as MemoryUse[]
 }
 
 t.test('sessions that are never ended stay within their memory limit', async (t) => {
@@ -27,8 +27,8 @@ t.test('sessions that are never ended stay within their memory limit', async (t)
   for (const { counted } of measured) t.ok(counted <= budget, `${counted} bytes are counted`)
   // The first rounds fill the memory, and compile code.
   const [before, after] = [measured[2]!, measured[5]!]
-  t.ok(before.remembered < 1_000, `${before.remembered} sessions are cached`)
-  t.ok(Math.abs(after.remembered - before.remembered) < 10)
+  t.ok(before.cached < 1_000, `${before.cached} sessions are cached`)
+  t.ok(Math.abs(after.cached - before.cached) < 10)
   t.ok(after.heap - before.heap < budget / 2, `${before.heap} to ${after.heap} bytes`)
 })
 

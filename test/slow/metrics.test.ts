@@ -10,7 +10,13 @@ import { Metrics } from '../../src/proxy/metrics/metrics.ts'
 import { generatedSection } from '../helpers/generated-text.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { createAgent, relayProxy, streamed, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import {
+  createAgent,
+  startRelayProxy,
+  startWorkerClient,
+  streamResponse,
+  untilWorkers,
+} from '../helpers/relay-rig.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const DOCUMENT = join(ROOT, 'docs/metrics.md')
@@ -19,7 +25,7 @@ const hasPromtool = spawnSync('promtool', ['--version']).status === 0
 const skip = hasPromtool ? false : 'promtool is not installed'
 
 /** Runs two streamed turns and a complete one, an error, a reward and an end. */
-async function run(proxy: TestProxy): Promise<void> {
+async function recordRun(proxy: TestProxy): Promise<void> {
   const sendRequest = async (path: string, body: object) => {
     const response = await fetch(proxy.url + path, {
       method: 'POST',
@@ -54,7 +60,7 @@ function sample(text: string, start: string): number {
 t.test('a run is counted, and reported in two formats', async (t) => {
   const proxy = await startProxy(t, { tokenizer: 'embedded' })
   await proxy.post('/admin/weight_version', { weight_version: 'step-7' })
-  await run(proxy)
+  await recordRun(proxy)
   await proxy.get('/sessions/task-17~trial/trajectories?select=last')
   await proxy.post('/admin/weight_version', { weight_version: 'step-10' })
   await proxy.get('/sessions/task-17~trial/trajectories?select=last')
@@ -150,7 +156,7 @@ t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes i
 })
 
 /** Returns the metrics that a PromQL expression, or a text with some, reads. */
-function metricsIn(t: Test, text: string): Set<string> {
+function findMetrics(t: Test, text: string): Set<string> {
   const names = [...text.matchAll(/\b(?:llm_proxy|process)_[a-z_]+\b/g)].map(([name]) => name)
   t.ok(names.length > 0)
   return new Set(names)
@@ -166,9 +172,9 @@ t.test('the dashboard and the alerts read existing metrics', async (t) => {
   const dashboard = JSON.parse(readFileSync(join(ROOT, 'deploy/grafana/llm-proxy.json'), 'utf8'))
   const queries = [...dashboard.panels.flatMap(({ targets }: { targets: { expr: string }[] }) => targets)]
   for (const { expr } of queries) {
-    for (const name of metricsIn(t, expr)) t.ok(series.has(name), `the dashboard reads ${name}`)
+    for (const name of findMetrics(t, expr)) t.ok(series.has(name), `the dashboard reads ${name}`)
   }
-  for (const name of metricsIn(t, readFileSync(join(ROOT, 'deploy/alerts.yaml'), 'utf8'))) {
+  for (const name of findMetrics(t, readFileSync(join(ROOT, 'deploy/alerts.yaml'), 'utf8'))) {
     t.ok(series.has(name), `an alert reads ${name}`)
   }
   await t.test('promtool accepts the rules', { skip }, async (t) => {
@@ -230,10 +236,10 @@ t.test('requests without a slot are counted by reason', async (t) => {
 })
 
 t.test('a proxy in relay mode exposes its workers', async (t) => {
-  const proxy = await relayProxy(t)
-  workerFor(t, proxy.url, 'w1')
+  const proxy = await startRelayProxy(t)
+  startWorkerClient(t, proxy.url, 'w1')
   await untilWorkers(proxy, 'w1')
-  await streamed(createAgent(proxy, 's'))
+  await streamResponse(createAgent(proxy, 's'))
   const text = await scrape(proxy)
   for (const [start, value] of Object.entries({
     'member_up{member="w1"}': 1,

@@ -1,10 +1,10 @@
 /**
- * Nodes of the previous release beside nodes of this one: each forwards to the other, and nothing is lost or
+ * Nodes of the previous release beside nodes of this one: each forwards to the other, and no turn is lost or
  * superseded.
  */
 import { join } from 'node:path'
 import t from 'tap'
-import { extractRelease, missingRelease } from '../helpers/earlier-release.ts'
+import { extractRelease, getSkipReason } from '../helpers/earlier-release.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { freePort } from '../helpers/free-port.ts'
 import { Node, readJson } from '../helpers/nodes-rig.ts'
@@ -30,7 +30,7 @@ async function sendRequest(url: string, sessionId: string): Promise<number> {
   return response.status
 }
 
-t.test('old and new nodes share sessions', { skip: noPostgres || missingRelease(COMMIT) }, async (t) => {
+t.test('old and new nodes share sessions', { skip: noPostgres || getSkipReason(COMMIT) }, async (t) => {
   const server = await PostgresServer.start({ fsync: 'on' })
   t.teardown(() => server.end())
   const env = { DATABASE_URL: await server.newDatabase() }

@@ -11,7 +11,7 @@ import { KEYS } from '../helpers/keys.ts'
 import {
   agentKey,
   chatBody,
-  chunk,
+  encodeChunked,
   type NodePair,
   runKey,
   sendRequest,
@@ -36,7 +36,7 @@ const countResponses = (received: string) => received.match(/^HTTP\/1\.1 \d{3}/g
 const head = (line: string, key: string, ...headers: string[]) =>
   [`${line} HTTP/1.1`, 'host: x', `authorization: Bearer ${key}`, ...headers, '', ''].join('\r\n')
 
-/** Starts a host that no client may make a node connect to. */
+/** Starts a server to which no client may make a node connect. */
 async function startCanary(t: Test) {
   const seen: string[] = []
   const server = createServer((request, response) => {
@@ -67,7 +67,7 @@ t.test('a chunked body is not another request at the owner, whatever the method'
   for (const [method, path, key, status] of cases) {
     const session = `runs/job-1/${method}`
     await open(session)
-    const body = chunk(smuggled(`smuggled-${method}`, run))
+    const body = encodeChunked(smuggled(`smuggled-${method}`, run))
     const request =
       head(`${method} ${path(encodeURIComponent(session))}`, key, 'transfer-encoding: chunked') + body
     const received = await sendRaw(other.url, request, 500)
@@ -91,7 +91,7 @@ t.test('a body with the declared length arrives completely', { skip }, async (t)
   const line = 'POST /whole/v1/chat/completions'
   const framings = {
     'content-length': head(line, key, `content-length: ${body.length}`, 'connection: close') + body,
-    chunked: head(line, key, 'transfer-encoding: chunked', 'connection: close') + chunk(body),
+    chunked: head(line, key, 'transfer-encoding: chunked', 'connection: close') + encodeChunked(body),
   }
   for (const [name, request] of Object.entries(framings)) {
     const received = await sendRaw(other.url, request, 10_000)
@@ -199,7 +199,7 @@ t.test(
       await sendRequest(nodes.owner, session, 'again', key)
       t.strictSame(await readRows(nodes, session), { rows: 4, superseded: 0 }, name)
     }
-    const reject = async (key: string | undefined) => {
+    const postDeliveries = async (key: string | undefined) => {
       const response = await fetch(`${nodes.owner.url}/nodes/deliveries`, {
         method: 'POST',
         headers: { 'content-type': 'application/json', ...(key && { authorization: `Bearer ${key}` }) },
@@ -207,8 +207,8 @@ t.test(
       })
       return response.status
     }
-    t.equal(await reject(undefined), 401, 'an acknowledgement needs the signature of a node')
-    t.equal(await reject(ADMIN), 403, 'which an admin key does not replace')
+    t.equal(await postDeliveries(undefined), 401, 'an acknowledgement needs the signature of a node')
+    t.equal(await postDeliveries(ADMIN), 403, 'which an admin key does not replace')
   },
 )
 

@@ -16,7 +16,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
-import { startChild, waitForOutput } from '../helpers/children.ts'
+import { killChild, startChild, waitForOutput } from '../helpers/children.ts'
 import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -66,9 +66,9 @@ function readPackage(modules: string): {
 }
 
 /** Measures the package without the Node that the test adds. */
-async function folderSize(folder: string): Promise<{ size: number }> {
+async function measureFolderBytes(folder: string): Promise<number> {
   const { stdout } = await run('du', ['-sb', '--exclude=node-22', folder], folder)
-  return { size: Number.parseInt(stdout, 10) }
+  return Number.parseInt(stdout, 10)
 }
 
 const PROGRAM = `
@@ -100,12 +100,13 @@ t.test('the packed package works from node_modules', { timeout: 400_000 }, async
   })
 
   await t.test('its installation is less than 200 MiB', { skip: ONLY_FULL }, async (t) => {
-    const { size } = await folderSize(join(folder, 'node_modules'))
-    t.ok(size < 200 * 1024 ** 2, `${Math.round(size / 1024 ** 2)} MiB`)
+    const bytes = await measureFolderBytes(join(folder, 'node_modules'))
+    t.ok(bytes < 200 * 1024 ** 2, `${Math.round(bytes / 1024 ** 2)} MiB`)
   })
 
   await t.test('its command serves, and names the package of an optional feature', async (t) => {
     const child = startChild(llmProxy, ['serve', '--port', '0'], { cwd: folder })
+    t.teardown(() => killChild(child))
     const [, url] = await waitForOutput(child.stdout, /listening on (http:\S+)/)
     t.equal((await fetch(`${url}/health`)).status, 200)
     writeFileSync(join(folder, 'tasks.jsonl'), '{"instance_id": "a"}\n')
@@ -113,7 +114,6 @@ t.test('the packed package works from node_modules', { timeout: 400_000 }, async
     const failed = await run(llmProxy, [...rollout, '--output', 'rows.arrow'], folder).catch((error) => error)
     const advice = /A file that ends in \.arrow needs the package apache-arrow: npm install apache-arrow/
     t.match(failed.stderr, advice, 'before the first rollout')
-    child.kill('SIGTERM')
   })
 
   await t.test('the library records a request, on this Node and, with FULL=1, on 22', async (t) => {

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { killChild, startChild } from '../helpers/children.ts'
-import { extractRelease, missingRelease } from '../helpers/earlier-release.ts'
+import { extractRelease, getSkipReason } from '../helpers/earlier-release.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
@@ -11,20 +11,20 @@ const COMMIT = '9fc4fe7'
 
 t.test(
   'a worker of an earlier version serves, and reconnects',
-  { skip: missingRelease(COMMIT) },
+  { skip: getSkipReason(COMMIT) },
   async (t) => {
     const folder = t.testdir({})
     const launcher = extractRelease(COMMIT, join(folder, 'old'))
     const proxy = await startProxy(t, { mode: 'relay', db: join(folder, 'proxy.db'), queueWaitMs: 30_000 })
-    const way = await Forwarder.to(t, Number(new URL(proxy.url).port))
-    const args = ['worker', '--proxy-url', `http://127.0.0.1:${way.port}`, '--worker-id', 'old']
+    const forwarder = await Forwarder.to(t, Number(new URL(proxy.url).port))
+    const args = ['worker', '--proxy-url', `http://127.0.0.1:${forwarder.port}`, '--worker-id', 'old']
     const worker = startChild(process.execPath, [launcher, ...args], {
       env: { PATH: process.env.PATH },
     })
     t.teardown(() => killChild(worker))
     worker.stdout.resume()
     worker.stderr.resume()
-    const call = async (sessionId: string, stream: boolean) => {
+    const checkRequest = async (sessionId: string, stream: boolean) => {
       const response = await fetch(`${proxy.baseUrl(sessionId)}/chat/completions`, {
         method: 'POST',
         headers: { 'content-type': 'application/json' },
@@ -41,11 +41,11 @@ t.test(
       t.equal(row.response_ids.length, row.response_logprobs.length)
       t.ok(row.prompt_ids.length > 0 && row.response_ids.length > 0)
     }
-    await call('first', false)
-    await call('streamed', true)
-    const before = way.acceptedAtMs.length
-    way.cut()
-    await until(() => way.acceptedAtMs.length > before)
-    await call('again', true)
+    await checkRequest('first', false)
+    await checkRequest('streamed', true)
+    const before = forwarder.acceptedAtMs.length
+    forwarder.cut()
+    await until(() => forwarder.acceptedAtMs.length > before)
+    await checkRequest('again', true)
   },
 )

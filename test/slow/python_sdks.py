@@ -22,7 +22,7 @@ from pydantic import BaseModel, TypeAdapter
 URL = os.environ["PROXY_URL"]
 CASES = json.loads(os.environ["CASES"])
 
-# Fields that the proxy adds, as docs/dialects.md says, and fields that OpenAI sends although these types lack them
+# Fields that the proxy adds (docs/dialects.md), and fields that OpenAI sends although these types lack them
 # (store; the name of a call whose arguments are done).
 OURS = {"reasoning", "reasoning_content", "token_ids", "prompt_token_ids", "provider_specific_fields", "stop_reason", "max_model_len", "store", "name"}
 
@@ -46,7 +46,7 @@ def unknown_fields(value: Any, path: str) -> Iterator[str]:
             yield from unknown_fields(item, f"{path}[]")
 
 
-def judge(model: Any, text: str, what: str) -> Any:
+def validate(model: Any, text: str, what: str) -> Any:
     """Validates a JSON text without conversions, and with all fields."""
     value = TypeAdapter(model).validate_json(text, strict=True)
     extra = list(unknown_fields(value, what))
@@ -56,8 +56,8 @@ def judge(model: Any, text: str, what: str) -> Any:
 
 def post(session: str, path: str, body: dict[str, Any]) -> str:
     request = urllib.request.Request(f"{URL}/{session}/v1/{path}", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return answer.read().decode()
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return response.read().decode()
 
 
 def events(text: str) -> list[str]:
@@ -65,32 +65,32 @@ def events(text: str) -> list[str]:
     return [line for line in lines if line != "[DONE]"]
 
 
-def judge_case(session: str, case: str) -> None:
-    judge(ChatCompletion, post(session, "chat/completions", CHAT), f"{case}: chat")
+def validate_case(session: str, case: str) -> None:
+    validate(ChatCompletion, post(session, "chat/completions", CHAT), f"{case}: chat")
     for usage in ({}, {"stream_options": {"include_usage": True}}):
         for event in events(post(session, "chat/completions", {**CHAT, "stream": True, **usage})):
-            judge(ChatCompletionChunk, event, f"{case}: chat, streamed")
-    judge(Response, post(session, "responses", RESPONSES), f"{case}: responses")
+            validate(ChatCompletionChunk, event, f"{case}: chat, streamed")
+    validate(Response, post(session, "responses", RESPONSES), f"{case}: responses")
     for event in events(post(session, "responses", {**RESPONSES, "stream": True})):
-        judge(ResponseStreamEvent, event, f"{case}: responses, streamed")
-    judge(Message, post(session, "messages", MESSAGES), f"{case}: messages")
+        validate(ResponseStreamEvent, event, f"{case}: responses, streamed")
+    validate(Message, post(session, "messages", MESSAGES), f"{case}: messages")
     for event in events(post(session, "messages", {**MESSAGES, "stream": True})):
         if json.loads(event)["type"] != "ping":
-            judge(RawMessageStreamEvent, event, f"{case}: messages, streamed")
+            validate(RawMessageStreamEvent, event, f"{case}: messages, streamed")
     if "tool" not in case and "reasoning" not in case:
-        judge_completions(session, case)
+        validate_completions(session, case)
 
 
-def judge_completions(session: str, case: str) -> None:
+def validate_completions(session: str, case: str) -> None:
     completion = {"model": "m", "prompt": "Hi"}
-    judge(Completion, post(session, "completions", completion), f"{case}: completions")
+    validate(Completion, post(session, "completions", completion), f"{case}: completions")
     for event in events(post(session, "completions", {**completion, "stream": True})):
         # The type does not allow null for a completion in progress, which OpenAI itself sends.
-        whole = event.replace('"finish_reason":null', '"finish_reason":"stop"')
-        judge(Completion, whole, f"{case}: completions, streamed")
+        finished = event.replace('"finish_reason":null', '"finish_reason":"stop"')
+        validate(Completion, finished, f"{case}: completions, streamed")
 
 
-def put_together(session: str) -> None:
+def compare_stream_helpers(session: str) -> None:
     """Compares the results of the clients' own stream helpers."""
     chat = openai.OpenAI(base_url=f"{URL}/{session}/v1", api_key="none", max_retries=0)
     messages = anthropic.Anthropic(base_url=f"{URL}/{session}", api_key="none", max_retries=0)
@@ -106,15 +106,15 @@ def put_together(session: str) -> None:
     assert (chat_message.content or "") == response.output_text, (chat_message.content, response.output_text)
 
 
-for place, case in enumerate(CASES):
-    judge_case(f"s{place}", case)
+for index, case in enumerate(CASES):
+    validate_case(f"s{index}", case)
     # OpenAI's helpers raise an error for a truncated response from any server.
     if "cut" not in case:
-        put_together(f"s{place}")
+        compare_stream_helpers(f"s{index}")
     print(f"{case}: fits")
-judge(MessageTokensCount, post("s0", "messages/count_tokens", {"model": "m", "messages": HI}), "count_tokens")
-with urllib.request.urlopen(f"{URL}/s0/v1/models", timeout=60) as answer:
-    models = json.load(answer)["data"]
+validate(MessageTokensCount, post("s0", "messages/count_tokens", {"model": "m", "messages": HI}), "count_tokens")
+with urllib.request.urlopen(f"{URL}/s0/v1/models", timeout=60) as response:
+    models = json.load(response)["data"]
 for model in models:
-    judge(Model, json.dumps(model), "models")
+    validate(Model, json.dumps(model), "models")
 print("done")

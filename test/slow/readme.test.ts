@@ -2,7 +2,7 @@ import { globSync, readFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
-import { commandBlocks, linkCheckout, runBlock, startBlock } from '../helpers/documented-commands.ts'
+import { linkCheckout, parseCommandBlocks, runBlock, startBlock } from '../helpers/documented-commands.ts'
 import { until } from '../helpers/until.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -23,7 +23,7 @@ t.test('only marked fences are commands to run', async (t) => {
     '```',
     '',
   ].join('\n')
-  t.strictSame(commandBlocks(markdown), [
+  t.strictSame(parseCommandBlocks(markdown), [
     { line: 5, script: 'echo a\necho b\n', background: false },
     { line: 10, script: 'serve\n', background: true },
   ])
@@ -36,11 +36,13 @@ t.test('a block fails with its first command that fails, in a pipe too', async (
 })
 
 t.test('a background block that never listens is a failure', async (t) => {
-  await t.rejects(startBlock('echo sorry\n', t.testdir()), { message: /^ended before it said .*: sorry\n$/ })
+  await t.rejects(startBlock('echo sorry\n', t.testdir()), {
+    message: /^ended before it printed .*: sorry\n$/,
+  })
 })
 
 for (const document of globSync('{README.md,docs/*.md}', { cwd: ROOT }).sort()) {
-  const blocks = commandBlocks(readFileSync(join(ROOT, document), 'utf8'))
+  const blocks = parseCommandBlocks(readFileSync(join(ROOT, document), 'utf8'))
   if (blocks.length === 0) continue
   t.test(`the commands of ${document} work`, { timeout: 600_000 }, async (t) => {
     const cwd = t.testdir()

@@ -1,4 +1,4 @@
-/** Reads for people and tools that return parts of sessions. */
+/** Reads that return parts of sessions, for people and tools. */
 import { once } from 'node:events'
 import { request } from 'node:http'
 import { buffer } from 'node:stream/consumers'
@@ -9,12 +9,12 @@ import * as reads from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
 import { Turn } from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
-import { NamedTurnRunner } from '../helpers/begin-turn.ts'
 import { DISCARD } from '../helpers/event-stream.ts'
-import { aside } from '../helpers/no-stalls.ts'
+import { runUnwatched } from '../helpers/no-stalls.ts'
 import { readTensors } from '../helpers/read-tensors.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
-import { recordTurn, type SessionsApi, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
+import { SessionTurnRunner } from '../helpers/session-turn-runner.ts'
+import { findSchemaErrors, recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -51,9 +51,9 @@ async function recordThree({ store, call }: SessionsApi): Promise<void> {
 t.test('the reads of a session are documented, page by page', async (t) => {
   const api = await startSessionsApi(t)
   await recordThree(api)
-  const get = async (path: string, schema?: Parameters<typeof schemaErrors>[0]) => {
+  const get = async (path: string, schema?: Parameters<typeof findSchemaErrors>[0]) => {
     const { status, body } = await api.call('GET', path)
-    if (schema) t.same(schemaErrors(schema, body), [], path)
+    if (schema) t.same(findSchemaErrors(schema, body), [], path)
     return { status, body }
   }
 
@@ -164,7 +164,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     t.match(await get('/groups'), { status: 400, body: { param: 'by' } })
   })
 
-  t.test('a preview has the task and the last completion of the main line, one line each', async (t) => {
+  t.test('a preview has the task and the last completion of the main role, one line each', async (t) => {
     const messageJson = (role: string, content: unknown) => JSON.stringify({ role, content })
     await api.call('POST', '/sessions/p', {})
     t.same((await get('/sessions/p/preview', reads.Preview)).body, { task: null, answer: null })
@@ -202,11 +202,11 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     const first = { promptTokenIds: Int32Array.from(prompt), completionTokenIds: Int32Array.of(50, 51) }
     // One row of two turns, a turn that starts another row, and a turn that is not trained.
     await recordTurn(api.store, 't1', 0, { ...first, ...versions })
-    const goesOn = Int32Array.from([...prompt, 50, 51, 90])
+    const continuation = Int32Array.from([...prompt, 50, 51, 90])
     const older = { weightVersionStart: '5', weightVersionEnd: '7' }
     await recordTurn(api.store, 't1', 1, {
       ...first,
-      promptTokenIds: goesOn,
+      promptTokenIds: continuation,
       finishReason: 'length',
       ...older,
     })
@@ -230,7 +230,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
 t.test('the tree of a thousand turns takes some tens of kilobytes on the wire', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
-  await aside(async () => {
+  await runUnwatched(async () => {
     for (let turn = 0; turn < 1_000; turn += 1)
       await recordTurn(api.store, 's', turn, {
         requestMessages: [user('one'), user(`call ${turn} `.repeat(100))],
@@ -239,9 +239,9 @@ t.test('the tree of a thousand turns takes some tens of kilobytes on the wire', 
         completionLogprobs: new Float64Array(40).fill(-0.25),
       })
   })
-  const call = request(`${api.url}/sessions/s/tree`, { headers: { 'accept-encoding': 'gzip' } })
-  call.end()
-  const [response] = await once(call, 'response')
+  const clientRequest = request(`${api.url}/sessions/s/tree`, { headers: { 'accept-encoding': 'gzip' } })
+  clientRequest.end()
+  const [response] = await once(clientRequest, 'response')
   const sent = await buffer(response)
   t.equal(JSON.parse(gunzipSync(sent).toString()).turns.length, 1_000)
   t.ok(sent.length < 60_000, `${sent.length} bytes`)
@@ -251,9 +251,9 @@ t.test('responses are compressed only for clients that accept gzip', async (t) =
   const api = await startSessionsApi(t)
   await recordThree(api)
   const encoding = async (accept: string) => {
-    const call = request(`${api.url}/sessions/s/tree`, { headers: { 'accept-encoding': accept } })
-    call.end()
-    const [response] = await once(call, 'response')
+    const clientRequest = request(`${api.url}/sessions/s/tree`, { headers: { 'accept-encoding': accept } })
+    clientRequest.end()
+    const [response] = await once(clientRequest, 'response')
     response.resume()
     return response.headers['content-encoding']
   }
@@ -303,7 +303,7 @@ t.test('events are sent to their listeners as they happen', async (t) => {
     ['session_opened', 'reward', 'session_reset', 'session_ended', 'session_deleted', 'paused', 'resumed'],
   )
   t.match(turnEvents()[3], { session_id: 's', status: 'completed' })
-  for (const event of turnEvents()) t.same(schemaErrors(reads.ProxyEvent, event), [])
+  for (const event of turnEvents()) t.same(findSchemaErrors(reads.ProxyEvent, event), [])
 })
 
 t.test('an in-flight turn is shown while it is sampled', async (t) => {
@@ -312,7 +312,7 @@ t.test('an in-flight turn is shown while it is sampled', async (t) => {
   await api.call('POST', '/sessions/s', {})
   const backend = new ScriptedBackend()
   const { store, sessions } = api
-  const runner = new NamedTurnRunner(
+  const runner = new SessionTurnRunner(
     new TurnRunner({ sessions, backend, store, activity, logger: silentLogger }),
     sessions,
   )
@@ -350,7 +350,7 @@ t.test('an in-flight turn is shown while it is sampled', async (t) => {
   next.resolve()
   await response
   await until(() => lines.some(({ type }) => type === 'turn_closed'))
-  for (const line of lines) t.same(schemaErrors(reads.LiveEvent, line), [])
+  for (const line of lines) t.same(findSchemaErrors(reads.LiveEvent, line), [])
   t.equal((await api.call('GET', '/sessions/nowhere/live')).status, 404)
 })
 
@@ -358,10 +358,10 @@ t.test('a listener that does not read is disconnected, and never delays others',
   const activity = new Activity()
   const api = await startSessionsApi(t, undefined, {}, { activity })
   const listeners = activity.listenerCount
-  const call = request(`${api.url}/events`, { agent: false })
-  call.on('error', () => {})
-  call.end()
-  const [response] = await once(call, 'response')
+  const clientRequest = request(`${api.url}/events`, { agent: false })
+  clientRequest.on('error', () => {})
+  clientRequest.end()
+  const [response] = await once(clientRequest, 'response')
   t.equal(activity.listenerCount, listeners + 1)
   response.pause()
   response.on('error', () => {})
@@ -372,7 +372,7 @@ t.test('a listener that does not read is disconnected, and never delays others',
     for (let i = 0; i < 4_000; i += 1) activity.emit({ type: 'session_deleted', session_id })
   }
   await until(async () => {
-    await aside(notify)
+    await runUnwatched(notify)
     return activity.listenerCount === listeners
   })
   response.resume()
@@ -382,11 +382,11 @@ t.test('a listener that does not read is disconnected, and never delays others',
 
 /** Opens a response that continues until the test ends. @returns its lines, parsed as they arrive */
 async function openLines(t: Test, url: string): Promise<Record<string, unknown>[]> {
-  const call = request(url, { agent: false })
-  call.on('error', () => {})
-  call.end()
-  t.teardown(() => call.destroy())
-  const [response] = await once(call, 'response')
+  const clientRequest = request(url, { agent: false })
+  clientRequest.on('error', () => {})
+  clientRequest.end()
+  t.teardown(() => clientRequest.destroy())
+  const [response] = await once(clientRequest, 'response')
   const lines: Record<string, unknown>[] = []
   let rest = ''
   response.setEncoding('utf8')

@@ -9,7 +9,7 @@ import { qwen38Error, writeModelWithEfforts } from '../helpers/effort-rules.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { type FakeVllm, type FakeVllmOptions, startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { joinWorker, relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
+import { joinWorker, startRelayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
@@ -22,14 +22,14 @@ async function startVllm(t: Test, options: FakeVllmOptions = {}): Promise<FakeVl
 }
 
 /** Starts a proxy for the engine, which is behind a worker in relay mode. */
-async function getProxy(
+async function startProxyFor(
   t: Test,
   mode: 'local' | 'relay',
   engineUrl: string,
   more: Partial<ServeConfig> = {},
 ) {
   if (mode === 'local') return startProxy(t, { engineUrls: [engineUrl], ...more })
-  const proxy = await relayProxy(t, more)
+  const proxy = await startRelayProxy(t, more)
   joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engineUrl], workerId: 'w' })
   await untilWorkers(proxy, 'w')
   return proxy
@@ -45,14 +45,14 @@ async function chat(proxy: TestProxy, session: string, fields: object) {
 }
 
 /** Returns the bodies of the engine's chat requests, without those that measure the logprobs mode. */
-function chatsAt({ requests }: Pick<FakeVllm, 'requests'>): Record<string, unknown>[] {
+function getChatBodies({ requests }: Pick<FakeVllm, 'requests'>): Record<string, unknown>[] {
   return requests
     .filter(({ path, body }) => path.endsWith('/chat/completions') && body.messages[0].content === 'Hello.')
     .map(({ body }) => body)
 }
 
-function effortsAt(engine: FakeVllm): unknown[] {
-  return chatsAt(engine).map(({ reasoning_effort: effort }) => effort)
+function getEfforts(engine: FakeVllm): unknown[] {
+  return getChatBodies(engine).map(({ reasoning_effort: effort }) => effort)
 }
 
 async function lastTurn(proxy: TestProxy, session: string) {
@@ -65,17 +65,17 @@ for (const mode of ['local', 'relay'] as const) {
     const title = `${mode} mode, ${stream ? 'a stream' : 'a complete response'}`
     t.test(`${title}: the engine's error declares its efforts, once`, async (t) => {
       const engine = await startVllm(t)
-      const proxy = await getProxy(t, mode, engine.url)
+      const proxy = await startProxyFor(t, mode, engine.url)
       for (const [effort, sent, attempts] of [
         ['high', 'xhigh', ['high', 'xhigh']],
         ['high', 'xhigh', ['xhigh']],
         ['minimal', 'low', ['low']],
       ] as const) {
-        const before = effortsAt(engine).length
+        const before = getEfforts(engine).length
         const { status, text } = await chat(proxy, 's', { stream, reasoning_effort: effort })
         t.equal(status, 200)
         t.match(text, stream ? '[DONE]' : 'Hello there, agent!')
-        t.strictSame(effortsAt(engine).slice(before), attempts)
+        t.strictSame(getEfforts(engine).slice(before), attempts)
         const turn = await lastTurn(proxy, 's')
         t.equal(turn.status, 'completed')
         t.strictSame(turn.annotations.reasoning_effort, { requested: effort, sent })
@@ -91,7 +91,7 @@ for (const mode of ['local', 'relay'] as const) {
 
   t.test(`${mode} mode: learned efforts are dropped once the engine was unavailable`, async (t) => {
     const engine = await startVllm(t)
-    const proxy = await getProxy(t, mode, engine.url, { healthIntervalMs: 20 })
+    const proxy = await startProxyFor(t, mode, engine.url, { healthIntervalMs: 20 })
     await chat(proxy, 's', { reasoning_effort: 'high' })
     const healthy = async () => {
       const { engines, workers } = await proxy.get('/health')
@@ -102,35 +102,35 @@ for (const mode of ['local', 'relay'] as const) {
     engine.fail(false)
     await until(healthy)
     await chat(proxy, 's', { reasoning_effort: 'high' })
-    t.strictSame(effortsAt(engine), ['high', 'xhigh', 'high', 'xhigh'])
+    t.strictSame(getEfforts(engine), ['high', 'xhigh', 'high', 'xhigh'])
   })
 }
 
 /** Rejects chats with this seed, once their effort is accepted. */
-const templateErrorOf7 = (body: Record<string, unknown>) =>
+const rejectSeedSeven = (body: Record<string, unknown>) =>
   qwen38Error(body) ?? (body.seed === 7 ? 'seed 7 is not available' : undefined)
 
 t.test('an error that is unrelated to efforts is not retried', async (t) => {
-  const engine = await startVllm(t, { templateError: templateErrorOf7 })
-  const proxy = await getProxy(t, 'local', engine.url)
+  const engine = await startVllm(t, { templateError: rejectSeedSeven })
+  const proxy = await startProxyFor(t, 'local', engine.url)
   const { status, text } = await chat(proxy, 's', { reasoning_effort: 'low', seed: 7 })
   t.equal(status, 400)
   t.match(text, 'seed 7 is not available')
-  t.strictSame(effortsAt(engine), ['low'])
+  t.strictSame(getEfforts(engine), ['low'])
 })
 
 t.test('a request is sent twice at most, and then has the error of its own effort', async (t) => {
   const templateError = ({ reasoning_effort: effort }: Record<string, unknown>) =>
     effort === 'low' ? undefined : `Unsupported reasoning effort: ${effort}`
   const engine = await startVllm(t, { templateError })
-  const proxy = await getProxy(t, 'local', engine.url)
+  const proxy = await startProxyFor(t, 'local', engine.url)
   const sendRequest = () => chat(proxy, 's', { reasoning_effort: 'high' })
   const { status, text } = await sendRequest()
   t.equal(status, 400)
   t.match(text, 'Unsupported reasoning effort: high')
-  t.strictSame(effortsAt(engine), ['high', 'xhigh'])
+  t.strictSame(getEfforts(engine), ['high', 'xhigh'])
   t.equal((await sendRequest()).status, 400)
-  t.strictSame(effortsAt(engine).slice(2), ['medium', 'max'], 'both rejected efforts are known')
+  t.strictSame(getEfforts(engine).slice(2), ['medium', 'max'], 'both rejected efforts are known')
   t.equal((await sendRequest()).status, 200)
   t.strictSame((await lastTurn(proxy, 's')).annotations.reasoning_effort, { requested: 'high', sent: 'low' })
 })
@@ -139,27 +139,27 @@ t.test('errors that differ in more than the effort declare nothing', async (t) =
   const templateError = ({ reasoning_effort: effort }: Record<string, unknown>) =>
     effort === undefined ? undefined : `effort ${effort} and budget ${effort === 'high' ? 1 : 2} conflict`
   const engine = await startVllm(t, { templateError })
-  const proxy = await getProxy(t, 'local', engine.url)
+  const proxy = await startProxyFor(t, 'local', engine.url)
   for (let repetition = 0; repetition < 2; repetition += 1)
     await chat(proxy, 's', { reasoning_effort: 'high' })
-  t.strictSame(effortsAt(engine), ['high', 'xhigh', 'high', 'xhigh'])
+  t.strictSame(getEfforts(engine), ['high', 'xhigh', 'high', 'xhigh'])
 })
 
 t.test('the retry keeps its own error where that has another cause', async (t) => {
-  const engine = await startVllm(t, { templateError: templateErrorOf7 })
-  const proxy = await getProxy(t, 'local', engine.url)
+  const engine = await startVllm(t, { templateError: rejectSeedSeven })
+  const proxy = await startProxyFor(t, 'local', engine.url)
   const { status, text } = await chat(proxy, 's', { reasoning_effort: 'high', seed: 7 })
   t.equal(status, 400)
   t.match(text, 'seed 7 is not available')
-  t.strictSame(effortsAt(engine), ['high', 'xhigh'])
+  t.strictSame(getEfforts(engine), ['high', 'xhigh'])
 })
 
 t.test("an effort of the session's sampling_params is adapted like the agent's", async (t) => {
   const engine = await startVllm(t)
-  const proxy = await getProxy(t, 'local', engine.url)
+  const proxy = await startProxyFor(t, 'local', engine.url)
   await proxy.post('/sessions', { session_id: 's', sampling_params: { reasoning_effort: 'max' } })
   await chat(proxy, 's', { reasoning_effort: 'low' })
-  t.strictSame(effortsAt(engine), ['max', 'xhigh'])
+  t.strictSame(getEfforts(engine), ['max', 'xhigh'])
   t.strictSame((await lastTurn(proxy, 's')).annotations.reasoning_effort, { requested: 'max', sent: 'xhigh' })
 })
 
@@ -167,19 +167,19 @@ t.test('each model of an engine has separate efforts', async (t) => {
   const templateError = (body: Record<string, unknown>) =>
     body.model === 'fake' ? qwen38Error(body) : undefined
   const engine = await startVllm(t, { templateError })
-  const proxy = await getProxy(t, 'local', engine.url)
+  const proxy = await startProxyFor(t, 'local', engine.url)
   await chat(proxy, 's', { reasoning_effort: 'high' })
   await chat(proxy, 's', { reasoning_effort: 'high', model: undefined })
-  t.strictSame(effortsAt(engine), ['high', 'xhigh', 'high'])
+  t.strictSame(getEfforts(engine), ['high', 'xhigh', 'high'])
 })
 
 t.test('none becomes disabled reasoning', async (t) => {
   const engine = await startVllm(t)
-  const proxy = await getProxy(t, 'local', engine.url)
+  const proxy = await startProxyFor(t, 'local', engine.url)
   const { status } = await chat(proxy, 's', { reasoning_effort: 'none' })
   t.equal(status, 200)
-  t.strictSame(effortsAt(engine), ['none', undefined])
-  t.strictSame(chatsAt(engine).at(-1)!.chat_template_kwargs, { enable_thinking: false })
+  t.strictSame(getEfforts(engine), ['none', undefined])
+  t.strictSame(getChatBodies(engine).at(-1)!.chat_template_kwargs, { enable_thinking: false })
   t.strictSame((await lastTurn(proxy, 's')).annotations.reasoning_effort, { requested: 'none', sent: null })
 })
 
@@ -187,9 +187,9 @@ t.test(
   'the rejection of an effort does not reduce what is requested of an unidentified engine',
   async (t) => {
     const engine = await startVllm(t)
-    const proxy = await getProxy(t, 'local', engine.url, { engineKind: 'openai' })
+    const proxy = await startProxyFor(t, 'local', engine.url, { engineKind: 'openai' })
     await chat(proxy, 's', { reasoning_effort: 'high' })
-    t.strictSame(effortsAt(engine), ['high', 'xhigh'])
+    t.strictSame(getEfforts(engine), ['high', 'xhigh'])
     t.equal((await lastTurn(proxy, 's')).exact, true)
   },
 )
@@ -201,7 +201,7 @@ t.test('count_tokens counts the prompt with the effort that is sent', async (t) 
     return [1, 2, 3]
   }
   const engine = await startVllm(t, { chatIds })
-  const proxy = await getProxy(t, 'local', engine.url)
+  const proxy = await startProxyFor(t, 'local', engine.url)
   for (let repetition = 0; repetition < 2; repetition += 1)
     t.strictSame(await count(proxy, 'fake'), { input_tokens: 3 })
   t.strictSame(efforts, ['xhigh', 'xhigh'])
@@ -220,7 +220,7 @@ t.test('token mode', async (t) => {
   writeModelWithEfforts(tokenizer)
   const { url } = await startEngine(t)
   const tokenProxy = (mode: 'local' | 'relay', db: string) =>
-    getProxy(t, mode, url, { tokenizer, db: join(folder, db) })
+    startProxyFor(t, mode, url, { tokenizer, db: join(folder, db) })
   const fields = { model: 'embedded', max_tokens: 4 }
 
   const checkTurns = async (t: Test, proxy: TestProxy) => {

@@ -12,7 +12,7 @@ import { writeExecutable } from '../../tools/build/executable.ts'
 import { HOST, openNodeBase } from '../../tools/build/node-base.ts'
 import { HELLO, testFileTask } from '../agents/parts/file-task.ts'
 import { installFromNpm } from '../agents/parts/install.ts'
-import { openaiAgentsSdk } from '../agents/parts/known-agents.ts'
+import { createOpenaiSdkAgent } from '../agents/parts/known-agents.ts'
 import { startChild } from '../helpers/children.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -76,10 +76,10 @@ t.test('commands that need no product run, and those of products do not exist', 
 })
 
 const steps = [
-  { calls: [{ tool: 'write_file', arguments: { path: '$<folder>/hello.sh', content: HELLO } }] },
-  { calls: [{ tool: 'bash', arguments: { command: 'sh hello.sh > printed.txt' } }] },
-  { calls: [{ tool: 'read_file', arguments: { path: '$<folder>/printed.txt' } }] },
-  { says: 'Done: it says 42.' },
+  { toolCalls: [{ tool: 'write_file', arguments: { path: '$<folder>/hello.sh', content: HELLO } }] },
+  { toolCalls: [{ tool: 'bash', arguments: { command: 'sh hello.sh > printed.txt' } }] },
+  { toolCalls: [{ tool: 'read_file', arguments: { path: '$<folder>/printed.txt' } }] },
+  { content: 'Done: it says 42.' },
 ]
-const agent = openaiAgentsSdk(await installFromNpm('@openai/agents'), 'chat_completions')
+const agent = createOpenaiSdkAgent(await installFromNpm('@openai/agents'), 'chat_completions')
 await testFileTask(agent, { steps }, [{ mode: 'local', prompts: 'chat', executable }])

@@ -8,28 +8,28 @@ import { RawWorker } from '../helpers/raw-worker.ts'
 import {
   createAgent,
   getTurns,
-  relayProxy,
-  streamed,
+  startRelayProxy,
+  startWorkerClient,
+  startWorkerProcess,
+  streamResponse,
   untilWorkers,
-  workerFor,
-  workerProcess,
 } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 const CHUNKS = 40
 
-interface Line {
+interface Rig {
   proxy: TestProxy
   engine: CountingBackend
   forwarder: Forwarder
 }
 
-/** Starts a proxy and one worker with a breakable line between them. */
-async function brokenLine(t: Test, overrides: Partial<ServeConfig> = {}): Promise<Line> {
-  const proxy = await relayProxy(t, { heartbeatIntervalMs: 100, ...overrides })
+/** Starts a proxy and one worker, with a forwarder between them that can be cut. */
+async function startRig(t: Test, overrides: Partial<ServeConfig> = {}): Promise<Rig> {
+  const proxy = await startRelayProxy(t, { heartbeatIntervalMs: 100, ...overrides })
   const forwarder = await Forwarder.to(t, Number(new URL(proxy.url).port))
-  const engine = new CountingBackend({ pieces: CHUNKS, pieceMs: 5 })
-  workerFor(t, `http://127.0.0.1:${forwarder.port}`, 'w', engine)
+  const engine = new CountingBackend({ chunks: CHUNKS, chunkMs: 5 })
+  startWorkerClient(t, `http://127.0.0.1:${forwarder.port}`, 'w', engine)
   await untilWorkers(proxy, 'w')
   return { proxy, engine, forwarder }
 }
@@ -45,12 +45,12 @@ function onceAt(chunk: number, act: () => void): (text: string) => void {
 }
 
 t.test('a worker killed before the first byte: the request goes to another worker', async (t) => {
-  const proxy = await relayProxy(t, { workerGraceMs: 200 })
-  const doomed = workerProcess(t, proxy.url, 'doomed', { startMs: 60_000 })
+  const proxy = await startRelayProxy(t, { workerGraceMs: 200 })
+  const doomed = startWorkerProcess(t, proxy.url, 'doomed', { startMs: 60_000 })
   await untilWorkers(proxy, 'doomed')
-  const response = streamed(createAgent(proxy, 's'))
+  const response = streamResponse(createAgent(proxy, 's'))
   await until(async () => (await proxy.get('/admin/workers'))[0].load === 1)
-  workerFor(t, proxy.url, 'other')
+  startWorkerClient(t, proxy.url, 'other')
   await untilWorkers(proxy, 'doomed', 'other')
   doomed.kill('SIGKILL')
   t.same(await response, { text: countedText(20), error: undefined })
@@ -60,14 +60,14 @@ t.test('a worker killed before the first byte: the request goes to another worke
 t.test(
   'a worker killed before the first byte and restarted: its new process serves the request',
   async (t) => {
-    const proxy = await relayProxy(t)
-    const doomed = workerProcess(t, proxy.url, 'w', { startMs: 60_000 })
+    const proxy = await startRelayProxy(t)
+    const doomed = startWorkerProcess(t, proxy.url, 'w', { startMs: 60_000 })
     await untilWorkers(proxy, 'w')
-    const response = streamed(createAgent(proxy, 's'))
+    const response = streamResponse(createAgent(proxy, 's'))
     await until(async () => (await proxy.get('/admin/workers'))[0].load === 1)
     doomed.kill('SIGKILL')
     await untilWorkers(proxy)
-    workerFor(t, proxy.url, 'w')
+    startWorkerClient(t, proxy.url, 'w')
     t.same(
       await response,
       { text: countedText(20), error: undefined },
@@ -77,12 +77,12 @@ t.test(
 )
 
 t.test('a worker killed after the first byte: the agent gets an error, the turn is failed', async (t) => {
-  const proxy = await relayProxy(t, { workerGraceMs: 200 })
-  const doomed = workerProcess(t, proxy.url, 'doomed', { pieces: 1_000, pieceMs: 20 })
+  const proxy = await startRelayProxy(t, { workerGraceMs: 200 })
+  const doomed = startWorkerProcess(t, proxy.url, 'doomed', { chunks: 1_000, chunkMs: 20 })
   await untilWorkers(proxy, 'doomed')
-  workerFor(t, proxy.url, 'other', new CountingBackend({ pieces: 3 }))
+  startWorkerClient(t, proxy.url, 'other', new CountingBackend({ chunks: 3 }))
   await untilWorkers(proxy, 'doomed', 'other')
-  const { text, error } = await streamed(
+  const { text, error } = await streamResponse(
     createAgent(proxy, 's'),
     {},
     onceAt(3, () => doomed.kill('SIGKILL')),
@@ -93,28 +93,28 @@ t.test('a worker killed after the first byte: the agent gets an error, the turn 
     { status: 'failed', error: { code: 'worker_lost' }, completion_text: text },
   ])
   t.match(
-    await streamed(createAgent(proxy, 's')),
+    await streamResponse(createAgent(proxy, 's')),
     { text: countedText(3), error: undefined },
     'the session continues',
   )
 })
 
 t.test('a socket that is cut and reconnects within the grace time costs the agent nothing', async (t) => {
-  const { proxy, forwarder } = await brokenLine(t)
+  const { proxy, forwarder } = await startRig(t)
   const cuts = [2, 11, 20, 30].map((chunk) => onceAt(chunk, () => forwarder.cut()))
-  const { text, error } = await streamed(createAgent(proxy, 's'), {}, (soFar) => {
+  const { text, error } = await streamResponse(createAgent(proxy, 's'), {}, (soFar) => {
     for (const cut of cuts) cut(soFar)
   })
   t.equal(error, undefined)
   t.equal(text, countedText(CHUNKS), 'no chunk is lost or duplicated')
-  t.ok(forwarder.acceptedAtMs.length >= 3, 'the line was cut more than once')
+  t.ok(forwarder.acceptedAtMs.length >= 3, 'the connection was cut more than once')
   t.match(await getTurns(proxy, 's'), [
     { status: 'completed', completion_token_ids: Array.from({ length: CHUNKS }, (_, i) => i) },
   ])
 })
 
 t.test('a complete response survives a cut as well', async (t) => {
-  const { proxy, forwarder, engine } = await brokenLine(t)
+  const { proxy, forwarder, engine } = await startRig(t)
   const response = createAgent(proxy, 's').chat.completions.create({
     model: 'counting',
     messages: [{ role: 'user', content: 'count' }],
@@ -127,12 +127,12 @@ t.test('a complete response survives a cut as well', async (t) => {
 t.test(
   'a socket that reconnects after the grace time: failed request, cancelled work, then service',
   async (t) => {
-    const { proxy, forwarder, engine } = await brokenLine(t, { workerGraceMs: 50 })
-    const { text, error } = await streamed(
+    const { proxy, forwarder, engine } = await startRig(t, { workerGraceMs: 50 })
+    const { text, error } = await streamResponse(
       createAgent(proxy, 's'),
       { max_tokens: 10_000 },
       onceAt(3, () => {
-        forwarder.refuse(true)
+        forwarder.reject(true)
         forwarder.cut()
       }),
     )
@@ -141,15 +141,15 @@ t.test(
       { status: 'failed', error: { code: 'worker_lost' }, completion_text: text },
     ])
     await until(() => engine.running === 0)
-    forwarder.refuse(false)
+    forwarder.reject(false)
     await untilWorkers(proxy, 'w')
-    t.same(await streamed(createAgent(proxy, 's')), { text: countedText(CHUNKS), error: undefined })
+    t.same(await streamResponse(createAgent(proxy, 's')), { text: countedText(CHUNKS), error: undefined })
   },
 )
 
 t.test('a half-open socket is detected by the heartbeat, and the request continues', async (t) => {
-  const { proxy, forwarder } = await brokenLine(t)
-  const { text, error } = await streamed(
+  const { proxy, forwarder } = await startRig(t)
+  const { text, error } = await streamResponse(
     createAgent(proxy, 's'),
     {},
     onceAt(5, () => forwarder.stall()),
@@ -161,25 +161,25 @@ t.test('a half-open socket is detected by the heartbeat, and the request continu
 t.test(
   'an agent that disconnects while the socket is cut: the work ends when the worker reconnects',
   async (t) => {
-    const { proxy, forwarder, engine } = await brokenLine(t, { retryGraceMs: 0 })
+    const { proxy, forwarder, engine } = await startRig(t, { retryGraceMs: 0 })
     const controller = new AbortController()
     const stream = await createAgent(proxy, 's').chat.completions.create(
       { model: 'counting', messages: [{ role: 'user', content: 'count' }], stream: true, max_tokens: 10_000 },
       { signal: controller.signal },
     )
     await stream[Symbol.asyncIterator]().next()
-    forwarder.refuse(true)
+    forwarder.reject(true)
     forwarder.cut()
     controller.abort()
     t.match(await getTurns(proxy, 's'), [{ status: 'aborted', error: { code: 'agent_gone' } }])
     t.equal(engine.running, 1)
-    forwarder.refuse(false)
+    forwarder.reject(false)
     await until(() => engine.running === 0)
   },
 )
 
 t.test('an agent that disconnects cancels its request at the worker', async (t) => {
-  const { proxy, engine } = await brokenLine(t, { retryGraceMs: 0 })
+  const { proxy, engine } = await startRig(t, { retryGraceMs: 0 })
   const stream = await createAgent(proxy, 's').chat.completions.create({
     model: 'counting',
     messages: [{ role: 'user', content: 'count' }],
@@ -193,21 +193,21 @@ t.test('an agent that disconnects cancels its request at the worker', async (t) 
 })
 
 t.test('a shutdown does not wait for a worker that has stopped reading', async (t) => {
-  const proxy = await relayProxy(t)
+  const proxy = await startRelayProxy(t)
   const worker = await RawWorker.hello(getSocketUrl(proxy))
   t.teardown(() => worker.socket.terminate())
   await worker.next('worker_hello_ack')
   worker.socket.pause()
-  const response = streamed(createAgent(proxy, 's'))
+  const response = streamResponse(createAgent(proxy, 's'))
   await until(async () => (await proxy.get('/admin/workers'))[0].load === 1)
-  const begunAtMs = performance.now()
+  const startedAtMs = performance.now()
   t.same(await proxy.server.stop(100), { drained: false })
-  t.ok(performance.now() - begunAtMs < 5_000)
+  t.ok(performance.now() - startedAtMs < 5_000)
   t.match((await response).error, { code: 'shutting_down' })
 })
 
 t.test('no worker: the request waits, then gets 503 in the format of its dialect', async (t) => {
-  const proxy = await relayProxy(t, { queueWaitMs: 100 })
+  const proxy = await startRelayProxy(t, { queueWaitMs: 100 })
   const response = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
     method: 'POST',
     body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hi' }] }),
@@ -218,12 +218,12 @@ t.test('no worker: the request waits, then gets 503 in the format of its dialect
 })
 
 t.test('a pause under load: running requests finish, new ones wait, and are served after it', async (t) => {
-  const { proxy, engine } = await brokenLine(t)
-  const running = Array.from({ length: 5 }, (_, i) => streamed(createAgent(proxy, `r${i}`)))
+  const { proxy, engine } = await startRig(t)
+  const running = Array.from({ length: 5 }, (_, i) => streamResponse(createAgent(proxy, `r${i}`)))
   await until(() => engine.running === 5)
   const pause = proxy.post('/admin/pause?drain_timeout_s=10')
   await sleep(20)
-  const waiting = Array.from({ length: 5 }, (_, i) => streamed(createAgent(proxy, `w${i}`)))
+  const waiting = Array.from({ length: 5 }, (_, i) => streamResponse(createAgent(proxy, `w${i}`)))
   t.match(await pause, { status: 'paused', drained: true, in_flight: 0 })
   for (const { text, error } of await Promise.all(running))
     t.same([text, error], [countedText(CHUNKS), undefined])
@@ -235,10 +235,10 @@ t.test('a pause under load: running requests finish, new ones wait, and are serv
 })
 
 t.test("a turn has the engine's weight versions, at its start and at its end", async (t) => {
-  const { proxy } = await brokenLine(t)
+  const { proxy } = await startRig(t)
   await proxy.post('/admin/weight_version', { weight_version: 41 })
   t.same(await proxy.get('/admin/weight_version'), { weight_version: 41 })
-  await streamed(createAgent(proxy, 's'))
+  await streamResponse(createAgent(proxy, 's'))
   t.match(await getTurns(proxy, 's'), [{ weight_version_start: '41', weight_version_end: '8' }])
   t.match(await proxy.get('/admin/workers'), [{ worker_id: 'w', version: 2, weight_version: '7' }])
 })

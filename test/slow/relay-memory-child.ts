@@ -9,21 +9,21 @@ import { chatRequest, startRelayServer } from '../helpers/relay-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
-const [rounds, callsPerRound] = process.argv.slice(2).map(Number) as [number, number]
-const AT_ONCE = 32
+const [rounds, requestsPerRound] = process.argv.slice(2).map(Number) as [number, number]
+const CONCURRENCY = 32
 
 const { backend, url } = await startRelayServer()
-const engine = new CountingBackend({ pieces: 2 })
+const engine = new CountingBackend({ chunks: 2 })
 const worker = new InferenceWorkerClient({
   proxyUrls: [url],
   workerId: 'w',
   backend: engine,
-  maxConcurrency: AT_ONCE,
+  maxConcurrency: CONCURRENCY,
   logger: silentLogger,
 })
 worker.start()
 
-async function call(number: number): Promise<void> {
+async function sendRequest(number: number): Promise<void> {
   const agent = new AbortController()
   const request = chatRequest('count')
   try {
@@ -36,10 +36,10 @@ async function call(number: number): Promise<void> {
 
 async function round(): Promise<void> {
   let number = 0
-  const agents = Array.from({ length: AT_ONCE }, async () => {
-    while (number < callsPerRound) {
+  const agents = Array.from({ length: CONCURRENCY }, async () => {
+    while (number < requestsPerRound) {
       number += 1
-      await call(number)
+      await sendRequest(number)
     }
   })
   await Promise.all(agents)

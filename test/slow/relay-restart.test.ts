@@ -7,15 +7,15 @@ import type { TestProxy } from '../helpers/proxy.ts'
 import {
   createAgent,
   getTurns,
-  streamed,
+  startWorkerClient,
+  startWorkerProcess,
+  streamResponse,
   untilWorkers,
-  workerFor,
-  workerProcess,
 } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 const CHUNKS = 400
-const COUNTING = { pieces: CHUNKS, pieceMs: 10 }
+const COUNTING = { chunks: CHUNKS, chunkMs: 10 }
 
 /** Starts `llm-proxy serve --mode relay` as a process, and waits until it listens. */
 async function relayProcess(t: Test, db: string) {
@@ -39,9 +39,7 @@ async function untilRecorded(proxy: Pick<TestProxy, 'get'>, sessionId: string): 
 
 /** Returns the maximum number of events within any interval of this length. */
 function busiest(atMs: readonly number[], withinMs: number): number {
-  return Math.max(
-    ...atMs.map((from) => atMs.filter((index) => index >= from && index < from + withinMs).length),
-  )
+  return Math.max(...atMs.map((from) => atMs.filter((at) => at >= from && at < from + withinMs).length))
 }
 
 t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
@@ -52,16 +50,16 @@ t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
   const dial = `http://127.0.0.1:${forwarder.port}`
   const engine = new CountingBackend(COUNTING)
   const ids = Array.from({ length: 20 }, (_, i) => `w${i}`)
-  for (const id of ids.slice(0, 3)) workerProcess(t, dial, id, COUNTING)
-  for (const id of ids.slice(3)) workerFor(t, dial, id, engine, Math.random)
+  for (const id of ids.slice(0, 3)) startWorkerProcess(t, dial, id, COUNTING)
+  for (const id of ids.slice(3)) startWorkerClient(t, dial, id, engine, Math.random)
   await untilWorkers(first, ...ids)
 
-  const short = await streamed(createAgent(first, 'short'), { max_tokens: 3 })
-  let begun = 0
+  const short = await streamResponse(createAgent(first, 'short'), { max_tokens: 3 })
+  let started = 0
   const inFlight = ids.map((id) => {
     let seen = false
-    return streamed(createAgent(first, id), {}, () => {
-      begun += seen ? 0 : 1
+    return streamResponse(createAgent(first, id), {}, () => {
+      started += seen ? 0 : 1
       seen = true
     })
   })
@@ -72,37 +70,40 @@ t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
     }),
     'a request that is not streamed',
   )
-  await until(() => begun === ids.length)
+  await until(() => started === ids.length)
   // A turn may reach its agent slightly before the store: kill only after all are stored.
   for (const id of [...ids, 'whole']) await untilRecorded(first, id)
   first.process.kill('SIGKILL')
   await full
   const seen = await Promise.all(inFlight)
-  const dialled = forwarder.acceptedAtMs.length
+  const connectionsBefore = forwarder.acceptedAtMs.length
   const second = await relayProcess(t, db)
   port = second.port
   await untilWorkers(second, ...ids)
   const backAtMs = performance.now()
   await until(() => engine.running === 0)
-  t.ok(performance.now() - backAtMs < 1_000, "frees the engines of the first proxy's requests")
+  t.ok(performance.now() - backAtMs < 1_000, "the engines of the first proxy's requests are released")
 
   t.ok(
     seen.every(({ error }) => error !== undefined),
-    'ends no stream as if it were complete',
+    'no stream ends as if it were complete',
   )
-  t.equal(
-    busiest(forwarder.acceptedAtMs.slice(dialled), 50) <= 10,
-    true,
-    'is reconnected to by all workers, but not at once',
+  t.ok(
+    busiest(forwarder.acceptedAtMs.slice(connectionsBefore), 50) <= 10,
+    'all workers reconnect, but not at once',
   )
   t.same(short, { text: countedText(3), error: undefined })
   t.match(await getTurns(second, 'short'), [{ status: 'completed', completion_text: countedText(3) }])
   for (const id of [...ids, 'whole'])
-    t.match(await getTurns(second, id), [{ status: 'interrupted' }], 'knows which turns were interrupted')
+    t.match(
+      await getTurns(second, id),
+      [{ status: 'interrupted' }],
+      'the restarted proxy reports the interrupted turns',
+    )
   t.same(
-    await Promise.all(ids.map((id) => streamed(createAgent(second, id), { max_tokens: 5 }))),
+    await Promise.all(ids.map((id) => streamResponse(createAgent(second, id), { max_tokens: 5 }))),
     ids.map(() => ({ text: countedText(5), error: undefined })),
-    'serves the same sessions again',
+    'the same sessions are served again',
   )
   for (const id of ids)
     t.match(await getTurns(second, id), [{ status: 'interrupted' }, { status: 'completed' }])

@@ -9,12 +9,20 @@ import { until } from '../helpers/until.ts'
 type Run = (task: AgentTask, signal: AbortSignal) => Promise<AgentResult>
 
 /** A runner whose agent is a function. */
-function getRunner(run: Run): AgentRunner {
+function createRunner(run: Run): AgentRunner {
   return { run, close: async () => {} }
 }
 
-function getLoop(t: Test, proxyUrl: string, run: Run, options: RemoteAgentLoopOptions = {}): RemoteAgentLoop {
-  const loop = new RemoteAgentLoop({ proxyUrl, runner: getRunner(run), retryBaseDelayMs: 1, ...options }, {})
+function createLoop(
+  t: Test,
+  proxyUrl: string,
+  run: Run,
+  options: RemoteAgentLoopOptions = {},
+): RemoteAgentLoop {
+  const loop = new RemoteAgentLoop(
+    { proxyUrl, runner: createRunner(run), retryBaseDelayMs: 1, ...options },
+    {},
+  )
   t.teardown(() => loop.close())
   return loop
 }
@@ -36,7 +44,7 @@ const GOOD: AgentResult = { status: 'completed', rewards: { solved: 1, style: 0.
 
 t.test("a rollout is the rows of its session, with the runner's reward", async (t) => {
   const proxy = await startProxy(t)
-  const loop = getLoop(t, proxy.url, async (task) => {
+  const loop = createLoop(t, proxy.url, async (task) => {
     await sendRequest(task)
     return GOOD
   })
@@ -76,11 +84,11 @@ t.test(
       await sendRequest(task, 'What is the moon?')
       return GOOD
     }
-    t.match(await getLoop(t, proxy.url, run).run({}, { instance_id: 'x' }), [
+    t.match(await createLoop(t, proxy.url, run).run({}, { instance_id: 'x' }), [
       { reward_score: 1.5, metrics: { num_rows: 2 }, extra_fields: { row: 0, line: 'main' } },
       { reward_score: 1.5, metrics: { num_rows: 2 }, extra_fields: { row: 1 } },
     ])
-    const chosen = await getLoop(t, proxy.url, run, { select: 'last' }).run({}, { instance_id: 'x' })
+    const chosen = await createLoop(t, proxy.url, run, { select: 'last' }).run({}, { instance_id: 'x' })
     t.match(chosen, [{ reward_score: 1.5, metrics: { num_rows: 1 }, extra_fields: { row: 0 } }])
     t.equal(chosen.length, 1)
   },
@@ -100,7 +108,7 @@ t.test(
       return GOOD
     }
     const logger = { debug() {}, info() {}, warn: (fields: object) => logged.push(fields), error() {} }
-    const outputs = await getLoop(t, proxy.url, run, { logger }).run({}, { instance_id: 'x' })
+    const outputs = await createLoop(t, proxy.url, run, { logger }).run({}, { instance_id: 'x' })
     const [first, second, third] = tasks.map(({ sessionId }) => sessionId)
     t.match(outputs, [
       {
@@ -127,7 +135,7 @@ t.test('when every attempt failed, the row is masked and has the reason', async 
     await sendRequest(task)
     return { status: 'failed', rewards: { solved: 1 }, error: 'gave up' }
   }
-  t.match(await getLoop(t, proxy.url, run, { maxRetries: 2 }).run({}, { instance_id: 'x' }), [
+  t.match(await createLoop(t, proxy.url, run, { maxRetries: 2 }).run({}, { instance_id: 'x' }), [
     {
       response_mask: [0],
       reward_score: null,
@@ -139,7 +147,7 @@ t.test('when every attempt failed, the row is masked and has the reason', async 
 
 t.test('an agent that sent no request has a masked row with its reward, and is not run again', async (t) => {
   const proxy = await startProxy(t)
-  t.match(await getLoop(t, proxy.url, async () => GOOD).run({}, { instance_id: 'x' }), [
+  t.match(await createLoop(t, proxy.url, async () => GOOD).run({}, { instance_id: 'x' }), [
     { response_mask: [0], reward_score: 1.5, metrics: { tries: 1, failed: 0, inert: 1 } },
   ])
 })
@@ -150,10 +158,10 @@ t.test('a timed-out agent has failed, unless such attempts are kept', async (t) 
     await sendRequest(task)
     return { status: 'timeout', rewards: { solved: 0.5 } }
   }
-  t.match(await getLoop(t, proxy.url, run, { maxRetries: 0 }).run({}, {}), [
+  t.match(await createLoop(t, proxy.url, run, { maxRetries: 0 }).run({}, {}), [
     { metrics: { failed: 1, inert: 1 } },
   ])
-  t.match(await getLoop(t, proxy.url, run, { onTimeLimit: 'keep' }).run({}, {}), [
+  t.match(await createLoop(t, proxy.url, run, { onTimeLimit: 'keep' }).run({}, {}), [
     {
       num_turns: 1,
       reward_score: 0.5,
@@ -166,7 +174,7 @@ t.test('a timed-out agent has failed, unless such attempts are kept', async (t) 
 t.test('a reward that is not a number is an error', async (t) => {
   const proxy = await startProxy(t)
   const run: Run = async () => ({ status: 'completed', rewards: { solved: Number.NaN } })
-  t.match(await getLoop(t, proxy.url, run, { maxRetries: 0 }).run({}, {}), [
+  t.match(await createLoop(t, proxy.url, run, { maxRetries: 0 }).run({}, {}), [
     {
       metrics: { failed: 1 },
       extra_fields: { error: 'its reward "solved" is NaN, which is not a finite number' },
@@ -186,7 +194,7 @@ t.test("an agent's changes to its inputs are invisible to other attempts and to 
     stop.push('b')
     return task.tryNumber === 1 ? { status: 'failed', rewards: {} } : GOOD
   }
-  await getLoop(t, proxy.url, run).run(samplingParams, sample)
+  await createLoop(t, proxy.url, run).run(samplingParams, sample)
   t.strictSame([sample.extra.list, samplingParams.stop], [[1], ['a']])
 })
 
@@ -201,7 +209,7 @@ t.test('a cancelled rollout stops its agent and aborts its session', async (t) =
       controller.abort(new Error('cancelled'))
     })
   }
-  await t.rejects(getLoop(t, proxy.url, run).run({}, {}, controller.signal), { message: 'cancelled' })
+  await t.rejects(createLoop(t, proxy.url, run).run({}, {}, controller.signal), { message: 'cancelled' })
   t.match(await proxy.get(`/sessions/${sessionId}`), { status: 'aborted' })
 })
 
@@ -212,7 +220,7 @@ t.test("agents get the proxy's address as they reach it, and the session's key",
     seen = task
     return GOOD
   }
-  const [{ extra_fields }] = await getLoop(t, proxy.url, run, {
+  const [{ extra_fields }] = await createLoop(t, proxy.url, run, {
     agentHost: '10.0.0.9',
     modelName: 'm-1',
   }).run({}, {})
@@ -240,10 +248,10 @@ t.test(
       t.equal(response.status, 403)
       return GOOD
     }
-    t.match(await getLoop(t, proxy.url, run, { adminKeys }).run({}, {}), [
+    t.match(await createLoop(t, proxy.url, run, { adminKeys }).run({}, {}), [
       { num_turns: 1, reward_score: 1.5 },
     ])
-    await t.rejects(getLoop(t, proxy.url, run).run({}, {}), { code: 'unauthorized' })
+    await t.rejects(createLoop(t, proxy.url, run).run({}, {}), { code: 'unauthorized' })
   },
 )
 
@@ -258,18 +266,18 @@ t.test('a short outage of the proxy fails no rollout', async (t) => {
     sendJson(response, await reply.json(), reply.status)
   })
   t.teardown(() => front.close())
-  const loop = getLoop(t, front.url, async () => GOOD, { random: () => 0 })
+  const loop = createLoop(t, front.url, async () => GOOD, { random: () => 0 })
   t.match(await loop.run({}, {}), [{ reward_score: 1.5, metrics: { tries: 1 } }])
   t.strictSame(failures, [])
 })
 
 t.test("the proxy's errors are errors of the rollout, with its messages", async (t: Test) => {
   const proxy: TestProxy = await startProxy(t)
-  const loop = getLoop(t, proxy.url, async () => GOOD)
+  const loop = createLoop(t, proxy.url, async () => GOOD)
   await t.rejects(loop.run({ n: 2 }, {}), { code: 'unsupported', message: /must be 1/ })
   const other = await startScriptedServer((_, response) => sendJson(response, { hello: 'world' }))
   t.teardown(() => other.close())
-  await t.rejects(getLoop(t, other.url, async () => GOOD).run({}, {}), {
+  await t.rejects(createLoop(t, other.url, async () => GOOD).run({}, {}), {
     code: 'proxy_failed',
     message: `${other.url}/sessions does not respond as this version of llm-proxy does (200)`,
   })
@@ -350,7 +358,7 @@ t.test('rollouts that wait between attempts are cancelled at once, all by one si
   const proxy = await startProxy(t)
   const controller = new AbortController()
   const failing: Run = async () => ({ status: 'failed', rewards: {} })
-  const loop = getLoop(t, proxy.url, failing, { retryBaseDelayMs: 60_000 })
+  const loop = createLoop(t, proxy.url, failing, { retryBaseDelayMs: 60_000 })
   const rollouts = Array.from({ length: 30 }, () => loop.run({}, {}, controller.signal))
   await until(async () => (await proxy.get('/sessions?status=aborted')).sessions.length === 30)
   controller.abort(new Error('cancelled'))

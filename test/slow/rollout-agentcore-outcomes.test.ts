@@ -6,7 +6,12 @@ import { join } from 'node:path'
 import t from 'tap'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import { AgentCoreRunner } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
-import { type ContainerResponse, type Fault, type Front, startFront } from '../helpers/agentcore-front.ts'
+import {
+  type ContainerResponse,
+  type FakeAgentCore,
+  type Fault,
+  startFakeAgentCore,
+} from '../helpers/fake-agentcore.ts'
 import { startProxy } from '../helpers/proxy.ts'
 
 interface Payload {
@@ -30,47 +35,47 @@ function state(id: string, status: string, more: object = {}): ContainerResponse
   return { body: JSON.stringify({ version: 1, invocation_id: id, status, ...more }) }
 }
 
-const done = (result: unknown) => (id: string) => state(id, 'completed', { result })
+const complete = (result: unknown) => (id: string) => state(id, 'completed', { result })
 const THROTTLED: Fault = { name: 'ThrottlingException', status: 429 }
 const QUOTA: Fault = { name: 'ServiceQuotaExceededException', status: 402 }
 const times = (count: number, fault: Fault) => Array.from({ length: count }, () => fault)
 
 /** By title: the behaviour of a sample's first session after its request, and AgentCore's faults. */
-const FIRST: Record<string, { does?: (id: string) => ContainerResponse; faults?: Fault[] }> = {
-  'an agent that raises': { does: (id) => state(id, 'completed', { error: 'boom' }) },
-  'a result that is no JSON object': { does: done('<html>') },
-  "another sample's result": { does: done({ reward: 1, input_id: 'yours' }) },
-  'a reward that is no number': { does: done({ reward: 'good' }) },
-  'a container that fails': { does: () => ({ status: 500, body: 'out of memory' }) },
-  'a session that AgentCore ended by itself': { does: (id) => state(id, 'not_found') },
-  'an agent out of time': { does: (id) => state(id, 'in_progress') },
-  'a start that got lost': { faults: ['cut'] },
+const FIRST: Record<string, { respond?: (id: string) => ContainerResponse; faults?: Fault[] }> = {
+  'an agent that raises': { respond: (id) => state(id, 'completed', { error: 'boom' }) },
+  'a result that is no JSON object': { respond: complete('<html>') },
+  "another sample's result": { respond: complete({ reward: 1, input_id: 'yours' }) },
+  'a reward that is no number': { respond: complete({ reward: 'good' }) },
+  'a container that fails': { respond: () => ({ status: 500, body: 'out of memory' }) },
+  'a session that AgentCore ended by itself': { respond: (id) => state(id, 'not_found') },
+  'an agent out of time': { respond: (id) => state(id, 'in_progress') },
+  'a lost start': { faults: ['cut'] },
   'a start that is throttled to the end': { faults: times(8, THROTTLED) },
-  'a start without a place to the end': { faults: times(8, QUOTA) },
+  'a start that exceeds the quota to the end': { faults: times(8, QUOTA) },
 }
 
-for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
-  t.test(`${what} is run again, and nothing of it is trained`, async (t) => {
+for (const [title, { respond, faults = [] }] of Object.entries(FIRST)) {
+  t.test(`${title} is run again, and nothing of it is trained`, async (t) => {
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
-    const heard: string[] = []
+    const startedIds: string[] = []
     const container = async (id: string, payload: Payload): Promise<ContainerResponse> => {
       if (payload._agentcore_runtime.operation === 'start') {
-        heard.push(id)
+        startedIds.push(id)
         t.equal(await runConversation(payload), 200)
       }
-      return id === heard[0] && does !== undefined
-        ? does(id)
+      return id === startedIds[0] && respond !== undefined
+        ? respond(id)
         : state(id, 'completed', { result: { reward: 1 } })
     }
-    const front: Front = await startFront(t, container)
+    const front: FakeAgentCore = await startFakeAgentCore(t, container)
     front.invokeFaults.push(...faults)
     const runner = new AgentCoreRunner({
-      arn: `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/${what.replaceAll(' ', '_')}`,
+      arn: `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/${title.replaceAll(' ', '_')}`,
       ledger: join(t.testdirName, 'ledger'),
       tps: 1_000,
       retryBaseMs: 1,
       // The second attempt takes a moment, and must fit into this on a busy machine as well.
-      timeLimitMs: what.includes('out of time') ? 6_000 : 120_000,
+      timeLimitMs: title.includes('out of time') ? 6_000 : 120_000,
     })
     const options = { proxyUrl: proxy.url, runner, maxRetries: 1, retryBaseDelayMs: 1 }
     const loop = new RemoteAgentLoop(options, {})
@@ -81,9 +86,9 @@ for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
     const { session_id: last } = row!.extra_fields
     const { trajectories } = await proxy.get(`/sessions/${last}/trajectories`)
     t.strictSame(trajectories[0].response_ids, row!.response_ids)
-    const { trajectories: ofFirst } = await proxy.get(`/sessions/${last.replace('~2', '')}/trajectories`)
+    const { trajectories: firstRows } = await proxy.get(`/sessions/${last.replace('~2', '')}/trajectories`)
     t.ok(
-      ofFirst.every(({ finished }: { finished: boolean }) => !finished),
+      firstRows.every(({ finished }: { finished: boolean }) => !finished),
       'its session is aborted',
     )
     t.strictSame(
@@ -96,7 +101,7 @@ for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
 t.test('an agent that runs although its start was lost adds nothing to any session', async (t) => {
   const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
   const agents: Payload[] = []
-  const front = await startFront(t, async (id, payload: Payload) => {
+  const front = await startFakeAgentCore(t, async (id, payload: Payload) => {
     if (payload._agentcore_runtime.operation === 'start') agents.push(payload)
     if (agents.length === 2) await runConversation(payload)
     return state(id, 'completed', { result: { reward: 1 } })

@@ -6,21 +6,21 @@ import {
   AgentCoreRunner,
   type AgentCoreRunnerOptions,
 } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
-import { agentTask } from '../helpers/agent-task.ts'
+import { createAgentTask } from '../helpers/agent-task.ts'
 import {
   type Container,
   type ContainerResponse,
-  type Front,
-  type FrontLimits,
-  newArn,
-  startFront,
-} from '../helpers/agentcore-front.ts'
+  createArn,
+  type FakeAgentCore,
+  type FakeAgentCoreOptions,
+  startFakeAgentCore,
+} from '../helpers/fake-agentcore.ts'
 import { until } from '../helpers/until.ts'
 
 const NEVER = new AbortController().signal
 
 /** A container program that returns this result at the first poll. */
-const working =
+const createContainer =
   (result: object): Container =>
   (_, { _agentcore_runtime: { operation, invocation_id } }) =>
     getState(
@@ -33,46 +33,58 @@ function getState(id: string, state: object): ContainerResponse {
 }
 
 interface Rig {
-  front: Front
+  front: FakeAgentCore
   runner: AgentCoreRunner
   messages: string[]
   ledger: string
 }
 
-async function rig(
+async function startRig(
   t: Test,
   container: Container,
   options: Partial<AgentCoreRunnerOptions> = {},
-  limits: FrontLimits = {},
+  limits: FakeAgentCoreOptions = {},
 ): Promise<Rig> {
-  const front = await startFront(t, container, limits)
+  const front = await startFakeAgentCore(t, container, limits)
   const ledger = options.ledger ?? join(t.testdir({}), 'ledger')
   const messages: string[] = []
   const warn = (text: string) => messages.push(text)
-  const runner = new AgentCoreRunner({ arn: newArn(), tps: 1_000, retryBaseMs: 1, warn, ...options, ledger })
+  const runner = new AgentCoreRunner({
+    arn: createArn(),
+    tps: 1_000,
+    retryBaseMs: 1,
+    warn,
+    ...options,
+    ledger,
+  })
   t.teardown(() => runner.close())
   return { front, runner, messages, ledger }
 }
 
-const opened = ({ ledger }: Rig) => readdirSync(ledger)
+const listLedger = ({ ledger }: Rig) => readdirSync(ledger)
 
 t.test('an agent is started in a new session, polled for its result, and stopped', async (t) => {
   const seen: object[] = []
-  const it = await rig(t, (id, payload) => {
+  const rig = await startRig(t, (id, payload) => {
     seen.push(payload)
-    return working({ result: { reward: 0.5, steps: 3 } })(id, payload)
+    return createContainer({ result: { reward: 0.5, steps: 3 } })(id, payload)
   })
-  const task = agentTask({ sample: { prompt: 'Hi' }, apiKey: 'key', modelName: 'm', sessionId: 'trial/1~2' })
-  t.match(await it.runner.run(task, NEVER), {
+  const task = createAgentTask({
+    sample: { prompt: 'Hi' },
+    apiKey: 'key',
+    modelName: 'm',
+    sessionId: 'trial/1~2',
+  })
+  t.match(await rig.runner.run(task, NEVER), {
     status: 'completed',
     rewards: { reward: 0.5 },
     details: { steps: 3 },
   })
-  await it.runner.close()
-  const [id] = it.front.started
+  await rig.runner.close()
+  const [id] = rig.front.started
   t.match(id, /^llm-proxy-trial-1-2-[0-9a-f-]{36}$/)
-  t.strictSame(it.front.stopped, [id])
-  t.strictSame(opened(it), [], 'nothing is left to stop')
+  t.strictSame(rig.front.stopped, [id])
+  t.strictSame(listLedger(rig), [], 'nothing is left to stop')
   t.strictSame(seen, [
     {
       prompt: 'Hi',
@@ -85,12 +97,12 @@ t.test('an agent is started in a new session, polled for its result, and stopped
 
 t.test("the agent gets the row's payload, if there is one", async (t) => {
   let seen: object = {}
-  const it = await rig(t, (_, payload) => {
+  const rig = await startRig(t, (_, payload) => {
     seen = payload
     return { body: '{"reward": 1}' }
   })
   const sample = { payload: { prompt: 'Hi' }, answer: '42' }
-  const result = await it.runner.run(agentTask({ sample }), NEVER)
+  const result = await rig.runner.run(createAgentTask({ sample }), NEVER)
   t.match(
     result,
     { status: 'completed', rewards: { reward: 1 } },
@@ -101,26 +113,34 @@ t.test("the agent gets the row's payload, if there is one", async (t) => {
 })
 
 const outcome = (status: string, error: RegExp | string) => ({ status, rewards: {}, error })
-const DOES: [string, Container, object][] = [
-  ['raises', working({ error: 'boom' }), outcome('failed', 'boom')],
-  ['gives no number', working({ result: { reward: 'good' } }), outcome('error', /not a number: good/)],
-  ['is ended by AgentCore', working({ status: 'interrupted' }), outcome('error', /ended its session early/)],
-  ['is forgotten', working({ status: 'not_found' }), outcome('error', /ended its session early/)],
+const OUTCOMES: [string, Container, object][] = [
+  ['raises', createContainer({ error: 'boom' }), outcome('failed', 'boom')],
+  [
+    'returns no number',
+    createContainer({ result: { reward: 'good' } }),
+    outcome('error', /not a number: good/),
+  ],
+  [
+    'is ended by AgentCore',
+    createContainer({ status: 'interrupted' }),
+    outcome('error', /ended its session early/),
+  ],
+  ['is not found', createContainer({ status: 'not_found' }), outcome('error', /ended its session early/)],
   [
     'crashes',
     () => ({ status: 500, body: 'out of memory' }),
     outcome('failed', /the AgentCore container failed.*out of memory/),
   ],
-  ['says nothing', () => ({ body: '' }), outcome('error', /not a JSON object/)],
-  ['wants S3', () => ({ body: '{"status":"processing"}' }), outcome('error', /use --results s3/)],
+  ['returns nothing', () => ({ body: '' }), outcome('error', /not a JSON object/)],
+  ['requires S3', () => ({ body: '{"status":"processing"}' }), outcome('error', /use --results s3/)],
 ]
-for (const [what, container, expected] of DOES) {
+for (const [what, container, expected] of OUTCOMES) {
   t.test(`an agent that ${what} is one clear outcome, and its session is stopped`, async (t) => {
-    const it = await rig(t, container)
-    t.match(await it.runner.run(agentTask(), NEVER), expected)
-    await it.runner.close()
-    t.strictSame(it.front.stopped, it.front.started)
-    t.strictSame(opened(it), [])
+    const rig = await startRig(t, container)
+    t.match(await rig.runner.run(createAgentTask(), NEVER), expected)
+    await rig.runner.close()
+    t.strictSame(rig.front.stopped, rig.front.started)
+    t.strictSame(listLedger(rig), [])
   })
 }
 
@@ -129,11 +149,14 @@ const QUOTA = { name: 'ServiceQuotaExceededException', status: 402 }
 const CONFLICT = { name: 'RetryableConflictException', status: 409 }
 
 t.test('a start that was not accepted is repeated, in the same session', async (t) => {
-  const it = await rig(t, working({ result: { reward: 1 } }))
-  it.front.invokeFaults.push(THROTTLED, QUOTA, CONFLICT)
-  t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed' })
-  t.equal(it.front.started.length, 1)
-  t.match(it.runner.describe(), /1 started, \d running, 0 waiting, 1 done, 0 failed, 1 calls throttled, 1 in/)
+  const rig = await startRig(t, createContainer({ result: { reward: 1 } }))
+  rig.front.invokeFaults.push(THROTTLED, QUOTA, CONFLICT)
+  t.match(await rig.runner.run(createAgentTask(), NEVER), { status: 'completed' })
+  t.equal(rig.front.started.length, 1)
+  t.match(
+    rig.runner.describe(),
+    /1 started, \d running, 0 waiting, 1 done, 0 failed, 1 calls throttled, 1 in/,
+  )
 })
 
 for (const [fault, error] of [
@@ -145,152 +168,157 @@ for (const [fault, error] of [
   t.test(
     `${fault.name} on each attempt is an error; a session that never started is not stopped`,
     async (t) => {
-      const it = await rig(t, working({}))
-      it.front.invokeFaults.push(...Array.from({ length: 8 }, () => fault))
-      t.match(await it.runner.run(agentTask(), NEVER), outcome('error', error))
-      await it.runner.close()
-      t.strictSame([it.front.started, it.front.stopped, opened(it)], [[], [], []])
+      const rig = await startRig(t, createContainer({}))
+      rig.front.invokeFaults.push(...Array.from({ length: 8 }, () => fault))
+      t.match(await rig.runner.run(createAgentTask(), NEVER), outcome('error', error))
+      await rig.runner.close()
+      t.strictSame([rig.front.started, rig.front.stopped, listLedger(rig)], [[], [], []])
     },
   )
 }
 
 t.test('a lost start is not repeated: a second agent would join the session of the first', async (t) => {
-  const it = await rig(t, working({ result: { reward: 1 } }))
-  it.front.invokeFaults.push('cut')
-  t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /is unknown/))
-  await it.runner.close()
-  t.strictSame(it.front.started, [])
-  t.equal(it.front.stopped.length, 1, 'it is stopped nevertheless')
+  const rig = await startRig(t, createContainer({ result: { reward: 1 } }))
+  rig.front.invokeFaults.push('cut')
+  t.match(await rig.runner.run(createAgentTask(), NEVER), outcome('error', /is unknown/))
+  await rig.runner.close()
+  t.strictSame(rig.front.started, [])
+  t.equal(rig.front.stopped.length, 1, 'it is stopped nevertheless')
 })
 
 t.test('a lost poll is repeated', async (t) => {
-  const it = await rig(t, (id, payload) => {
-    it.front.invokeFaults.push('cut', THROTTLED)
-    it.front.invokeFaults.splice(2)
-    if (payload._agentcore_runtime.operation === 'get') it.front.invokeFaults.length = 0
-    return working({ result: { reward: 1 } })(id, payload)
+  const rig = await startRig(t, (id, payload) => {
+    rig.front.invokeFaults.push('cut', THROTTLED)
+    rig.front.invokeFaults.splice(2)
+    if (payload._agentcore_runtime.operation === 'get') rig.front.invokeFaults.length = 0
+    return createContainer({ result: { reward: 1 } })(id, payload)
   })
-  t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
+  t.match(await rig.runner.run(createAgentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
 })
 
 t.test('a session whose polls are all rejected is stopped, because it runs', async (t) => {
-  const it = await rig(t, (id) => {
-    it.front.invokeFaults.push(...Array.from({ length: 8 }, () => THROTTLED))
+  const rig = await startRig(t, (id) => {
+    rig.front.invokeFaults.push(...Array.from({ length: 8 }, () => THROTTLED))
     return getState(id, { status: 'in_progress' })
   })
-  t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /throttled every attempt/))
-  await it.runner.close()
-  t.equal(it.front.started.length, 1)
-  t.strictSame(it.front.stopped, it.front.started)
+  t.match(await rig.runner.run(createAgentTask(), NEVER), outcome('error', /throttled every attempt/))
+  await rig.runner.close()
+  t.equal(rig.front.started.length, 1)
+  t.strictSame(rig.front.stopped, rig.front.started)
 })
 
 t.test('an agent that takes too long has timed out, and is stopped', async (t) => {
-  const it = await rig(t, (id) => getState(id, { status: 'in_progress' }), { timeLimitMs: 200 })
-  t.match(await it.runner.run(agentTask(), NEVER), outcome('timeout', /no result within 0.2 s/))
-  await it.runner.close()
-  t.strictSame(it.front.stopped, it.front.started)
+  const rig = await startRig(t, (id) => getState(id, { status: 'in_progress' }), { timeLimitMs: 200 })
+  t.match(await rig.runner.run(createAgentTask(), NEVER), outcome('timeout', /no result within 0.2 s/))
+  await rig.runner.close()
+  t.strictSame(rig.front.stopped, rig.front.started)
 })
 
 t.test('a result that is available at the timeout counts', async (t) => {
-  const it = await rig(t, working({ result: { reward: 1 } }), { timeLimitMs: 200 })
-  t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
+  const rig = await startRig(t, createContainer({ result: { reward: 1 } }), { timeLimitMs: 200 })
+  t.match(await rig.runner.run(createAgentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
 })
 
 t.test('a cancelled run throws the reason, and its session is stopped', async (t) => {
-  const it = await rig(t, (id) => getState(id, { status: 'in_progress' }))
-  const off = new AbortController()
-  const running = it.runner.run(agentTask(), off.signal)
-  await until(() => it.front.started.length === 1)
-  off.abort(new Error('cancelled'))
+  const rig = await startRig(t, (id) => getState(id, { status: 'in_progress' }))
+  const controller = new AbortController()
+  const running = rig.runner.run(createAgentTask(), controller.signal)
+  await until(() => rig.front.started.length === 1)
+  controller.abort(new Error('cancelled'))
   await t.rejects(running, { message: 'cancelled' })
-  await it.runner.close()
-  t.strictSame(it.front.stopped, it.front.started)
+  await rig.runner.close()
+  t.strictSame(rig.front.stopped, rig.front.started)
 })
 
 t.test('a session that is created after its start was cancelled is stopped nevertheless', async (t) => {
   const started = Promise.withResolvers<void>()
-  const it = await rig(t, working({ result: {} }), {}, { start: () => started.promise })
-  const off = new AbortController()
-  const running = it.runner.run(agentTask(), off.signal)
-  await until(() => it.front.started.length === 1)
-  off.abort(new Error('cancelled'))
+  const rig = await startRig(t, createContainer({ result: {} }), {}, { start: () => started.promise })
+  const controller = new AbortController()
+  const running = rig.runner.run(createAgentTask(), controller.signal)
+  await until(() => rig.front.started.length === 1)
+  controller.abort(new Error('cancelled'))
   await t.rejects(running, { message: 'cancelled' })
-  await until(() => it.front.stopped.length === 1)
+  await until(() => rig.front.stopped.length === 1)
   t.equal(
-    opened(it).length,
+    listLedger(rig).length,
     1,
     'the stop found no session, which proves nothing while its start is in flight',
   )
   started.resolve()
-  await it.runner.close()
-  t.strictSame([[...it.front.running], opened(it)], [[], []])
+  await rig.runner.close()
+  t.strictSame([[...rig.front.running], listLedger(rig)], [[], []])
 })
 
 t.test('a stop is repeated until it is confirmed', async (t) => {
-  const it = await rig(t, working({ result: {} }))
-  it.front.stopFaults.push('cut', THROTTLED, { name: 'InternalServerException', status: 500 }, CONFLICT)
-  await it.runner.run(agentTask(), NEVER)
-  await it.runner.close()
-  t.strictSame([it.front.stopped, opened(it)], [it.front.started, []])
+  const rig = await startRig(t, createContainer({ result: {} }))
+  rig.front.stopFaults.push('cut', THROTTLED, { name: 'InternalServerException', status: 500 }, CONFLICT)
+  await rig.runner.run(createAgentTask(), NEVER)
+  await rig.runner.close()
+  t.strictSame([rig.front.stopped, listLedger(rig)], [rig.front.started, []])
 })
 
 t.test('a rejected stop is reported once, and stays in the ledger for a run that may', async (t) => {
-  const it = await rig(t, working({ result: {} }), { maxSessions: 1 })
+  const rig = await startRig(t, createContainer({ result: {} }), { maxSessions: 1 })
   const denied = { name: 'AccessDeniedException', status: 403 }
-  it.front.stopFaults.push(denied, denied)
-  await it.runner.run(agentTask(), NEVER)
-  await it.runner.run(agentTask(), NEVER)
-  await it.runner.close()
-  t.match(it.messages.filter((text) => /could not be stopped/.test(text)).length, 1)
-  t.equal(opened(it).length, 1)
+  rig.front.stopFaults.push(denied, denied)
+  await rig.runner.run(createAgentTask(), NEVER)
+  await rig.runner.run(createAgentTask(), NEVER)
+  await rig.runner.close()
+  t.match(rig.messages.filter((text) => /could not be stopped/.test(text)).length, 1)
+  t.equal(listLedger(rig).length, 1)
 })
 
 t.test('sessions of a crashed run are stopped by the next one', async (t) => {
-  const arn = newArn()
+  const arn = createArn()
   const ledger = join(t.testdir({}), 'ledger')
   const head = { version: 1, arn, qualifier: 'DEFAULT', host: hostname(), pid: 2 ** 30 }
   const left = `llm-proxy-left-${'0'.repeat(36)}`
   mkdirSync(ledger)
-  const lines = [head, { opened: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
+  const lines = [head, { listLedger: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
   writeFileSync(join(ledger, 'old.sessions.jsonl'), lines)
-  const it = await rig(t, working({ result: {} }), { arn, ledger })
-  it.front.running.add(left)
-  await it.runner.prepare(NEVER)
-  await it.runner.close()
-  t.strictSame([it.front.stopped, opened(it)], [[left], []])
+  const rig = await startRig(t, createContainer({ result: {} }), { arn, ledger })
+  rig.front.running.add(left)
+  await rig.runner.prepare(NEVER)
+  await rig.runner.close()
+  t.strictSame([rig.front.stopped, listLedger(rig)], [[left], []])
 })
 
 t.test('sessions that another run leaves meanwhile are stopped by a running one', async (t) => {
-  const arn = newArn()
-  const it = await rig(t, working({ result: {} }), { arn, lookAgainMs: 10 })
-  await it.runner.prepare(NEVER)
+  const arn = createArn()
+  const rig = await startRig(t, createContainer({ result: {} }), { arn, lookAgainMs: 10 })
+  await rig.runner.prepare(NEVER)
   const left = `llm-proxy-left-${'0'.repeat(36)}`
-  it.front.running.add(left)
+  rig.front.running.add(left)
   const head = { version: 1, arn, qualifier: 'DEFAULT', host: hostname(), pid: 2 ** 30 }
-  const lines = [head, { opened: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
-  writeFileSync(join(it.ledger, 'old.sessions.jsonl'), lines)
-  await until(() => it.front.stopped.includes(left))
-  await it.runner.close()
-  t.strictSame(opened(it), [])
+  const lines = [head, { listLedger: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
+  writeFileSync(join(rig.ledger, 'old.sessions.jsonl'), lines)
+  await until(() => rig.front.stopped.includes(left))
+  await rig.runner.close()
+  t.strictSame(listLedger(rig), [])
 })
 
 t.test(
   'no more sessions than the limit run at a time, and no more requests than the rate are sent',
   async (t) => {
     const limits = { tps: 200, sessions: 8 }
-    const it = await rig(t, working({ result: { reward: 1 } }), { tps: 150, maxSessions: 8 }, limits)
-    const runs = Array.from({ length: 24 }, () => it.runner.run(agentTask(), NEVER))
+    const rig = await startRig(
+      t,
+      createContainer({ result: { reward: 1 } }),
+      { tps: 150, maxSessions: 8 },
+      limits,
+    )
+    const runs = Array.from({ length: 24 }, () => rig.runner.run(createAgentTask(), NEVER))
     const results = await Promise.all(runs)
-    await it.runner.close()
+    await rig.runner.close()
     t.ok(results.every(({ status }) => status === 'completed'))
-    t.ok(it.front.most <= 8, `${it.front.most} at a time`)
-    t.equal(it.front.throttled, 0)
-    t.strictSame(it.front.stopped.toSorted(), it.front.started.toSorted())
+    t.ok(rig.front.maxRunning <= 8, `${rig.front.maxRunning} at a time`)
+    t.equal(rig.front.throttled, 0)
+    t.strictSame(rig.front.stopped.toSorted(), rig.front.started.toSorted())
   },
 )
 
 t.test('a missing setting is reported before anything is started', async (t) => {
-  const arn = newArn()
+  const arn = createArn()
   for (const [options, message] of [
     [{ arn: 'agent-1' }, /"agent-1" is not the ARN of an AgentCore runtime/],
     [{ arn, results: 's3' }, /results by s3 need --agentcore-bucket/],

@@ -5,31 +5,31 @@
 import { spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
-import { Talk, type TalkTask } from './rollouts-many-talk.ts'
+import { Conversation, type PlanTask } from './rollouts-many-conversation.ts'
 
 const { OPENAI_BASE_URL: baseUrl = '', OPENAI_API_KEY: apiKey = '', TASK_FILE: taskFile = '' } = process.env
-const task = JSON.parse(readFileSync(taskFile, 'utf8')) as TalkTask
+const task = JSON.parse(readFileSync(taskFile, 'utf8')) as PlanTask
 const tryNumber = Number(/~(\d+)\/v1$/.exec(baseUrl)?.[1] ?? 1)
-const talk = new Talk({ baseUrl, apiKey, sample: task.sample, tryNumber })
+const conversation = new Conversation({ baseUrl, apiKey, sample: task.sample, tryNumber })
 
-if (process.argv[2] === 'haunt') {
-  await talk.haunt()
+if (process.argv[2] === 'outlive') {
+  await conversation.sendUntilRejected()
 } else {
   const behaviour = task.plan[tryNumber - 1]
-  await talk.say()
+  await conversation.sendTurn()
   if (behaviour === 'crash') process.exit(3)
   if (behaviour === 'hang') {
     process.on('SIGTERM', () => {})
-    await talk.hang()
+    await conversation.sendHangingRequest()
   }
   if (behaviour === 'zombie') {
     // In another process group, as in a container.
-    spawn(process.execPath, [fileURLToPath(import.meta.url), 'haunt'], {
+    spawn(process.execPath, [fileURLToPath(import.meta.url), 'outlive'], {
       detached: true,
       stdio: 'ignore',
     }).unref()
     process.exit(4)
   }
-  await talk.say()
-  process.stdout.write(`${talk.answers.join(' ')}\n`)
+  await conversation.sendTurn()
+  process.stdout.write(`${conversation.completionIds.join(' ')}\n`)
 }

@@ -14,15 +14,15 @@ import type { AgentResult, AgentRunner, AgentTask } from '../../src/rollout/runn
 import { toRolloutSettings } from '../../src/rollout/server/request.ts'
 import { Rollouts } from '../../src/rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../src/rollout/server/server.ts'
-import { plainTokens } from '../helpers/plain-tokens.ts'
+import { createPlainTokenScript } from '../helpers/plain-tokens.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { IS_FULL } from '../helpers/tier.ts'
-import { type Behaviour, HANG, Talk, type TalkTask } from './rollouts-many-talk.ts'
+import { type Behaviour, Conversation, HANG, type PlanTask } from './rollouts-many-conversation.ts'
 
 const SAMPLES = IS_FULL ? 1_000 : 250
-const AT_ONCE = 64
+const CONCURRENCY = 64
 /** One of this number of callers disconnects as soon as the rollout has started, and repeats its request. */
-const LEAVES_EVERY = 7
+const DISCONNECTS_EVERY = 7
 const RETRIES = 3
 /** One of this number of samples has an agent in a separate process. */
 const PROCESS_EVERY = 50
@@ -35,7 +35,7 @@ const TIME_LIMIT_MS = 15_000
 const FIRST_COMPLETION = 1_000_000
 
 /** Creates a linear congruential generator of numbers from 0 to 1, which are the same in each run. */
-function seeded(seed: number): () => number {
+function createRandom(seed: number): () => number {
   let state = seed
   return () => {
     state = (state * 1_664_525 + 1_013_904_223) % 2 ** 32
@@ -43,7 +43,7 @@ function seeded(seed: number): () => number {
   }
 }
 
-function getPlan(random: () => number): Behaviour[] {
+function drawPlan(random: () => number): Behaviour[] {
   return Array.from({ length: RETRIES + 1 }, () => {
     const draw = random()
     return draw < 0.6 ? 'good' : draw < 0.75 ? 'crash' : draw < 0.85 ? 'hang' : 'zombie'
@@ -52,11 +52,11 @@ function getPlan(random: () => number): Behaviour[] {
 
 /** Runs in-process agents of every behaviour; some tasks run in separate processes. */
 class UnrulyRunner implements AgentRunner {
-  /** The responses that the agents of good attempts received, by sample. */
-  readonly answers = new Map<number, number[]>()
-  readonly haunting: Promise<number>[] = []
-  readonly hanging: Promise<unknown>[] = []
-  readonly #random = seeded(7)
+  /** The completions that the agents of good attempts received, by sample. */
+  readonly completionIds = new Map<number, number[]>()
+  readonly zombieStatuses: Promise<number>[] = []
+  readonly hangingRequests: Promise<unknown>[] = []
+  readonly #random = createRandom(7)
   readonly #processes = new CommandRunner({
     command: [process.execPath, AGENT],
     // Some of them leave a process behind on purpose.
@@ -65,46 +65,46 @@ class UnrulyRunner implements AgentRunner {
     timeLimitMs: TIME_LIMIT_MS,
     graceMs: 100,
     verifier: async ({ task, output }) => {
-      this.answers.set((task.sample as TalkTask).sample, output.trim().split(' ').map(Number))
+      this.completionIds.set((task.sample as PlanTask).sample, output.trim().split(' ').map(Number))
       return getRewards(task)
     },
   })
 
   async run(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
-    const { sample, plan, isProcess } = task.sample as TalkTask
+    const { sample, plan, isProcess } = task.sample as PlanTask
     if (isProcess) return this.#processes.run(task, signal)
     const { openaiBaseUrl: baseUrl, apiKey, tryNumber } = task
-    const talk = new Talk({ baseUrl, apiKey, sample, tryNumber })
+    const conversation = new Conversation({ baseUrl, apiKey, sample, tryNumber })
     const turns = 1 + Math.floor(this.#random() * 4)
-    for (let turn = 0; turn < turns; turn += 1) await talk.say(this.#manner())
+    for (let turn = 0; turn < turns; turn += 1) await conversation.sendTurn(this.#drawMode())
     switch (plan[tryNumber - 1]!) {
       case 'good':
-        this.answers.set(sample, talk.answers)
+        this.completionIds.set(sample, conversation.completionIds)
         return { status: 'completed', rewards: getRewards(task) }
       case 'crash':
         throw new Error('the agent crashed')
       case 'hang':
-        this.hanging.push(talk.hang().catch(() => {}))
+        this.hangingRequests.push(conversation.sendHangingRequest().catch(() => {}))
         return { status: 'timeout', rewards: {} }
       case 'zombie':
-        this.haunting.push(talk.haunt())
+        this.zombieStatuses.push(conversation.sendUntilRejected())
         return { status: 'failed', rewards: {} }
     }
   }
 
   async close(): Promise<void> {}
 
-  #manner() {
+  #drawMode() {
     const draw = this.#random()
     return draw < 0.15 ? 'double' : draw < 0.3 ? 'retry' : 'once'
   }
 }
 
 function getRewards({ sample }: AgentTask): Record<string, number> {
-  return { solved: (sample as TalkTask).sample % 2, style: 0.25 }
+  return { solved: (sample as PlanTask).sample % 2, style: 0.25 }
 }
 
-async function allAtOnce<T, R>(
+async function runConcurrently<T, R>(
   items: readonly T[],
   limit: number,
   task: (item: T) => Promise<R>,
@@ -119,13 +119,13 @@ async function allAtOnce<T, R>(
 }
 
 /** Returns the number of attempts until the task succeeds, or all of them if none does. */
-const getTries = ({ plan }: TalkTask) => plan.indexOf('good') + 1 || plan.length
-const hasGoodTry = ({ plan }: TalkTask) => plan.includes('good')
+const countAttempts = ({ plan }: PlanTask) => plan.indexOf('good') + 1 || plan.length
+const hasGoodAttempt = ({ plan }: PlanTask) => plan.includes('good')
 
-function getTasks(random: () => number): TalkTask[] {
+function drawTasks(random: () => number): PlanTask[] {
   return Array.from({ length: SAMPLES }, (_, sample) => {
     const isProcess = sample % PROCESS_EVERY === 0
-    const plan = getPlan(random)
+    const plan = drawPlan(random)
     if (isProcess)
       return {
         sample,
@@ -141,42 +141,42 @@ function withoutHanging(behaviour: Behaviour): Behaviour {
 }
 
 /** Returns what is wrong with the rows of a task. */
-function getProblems(task: TalkTask, rows: AgentLoopOutputs, responses: readonly number[] = []): string[] {
+function findProblems(task: PlanTask, rows: AgentLoopOutputs, responses: readonly number[] = []): string[] {
   const [{ metrics }] = rows
-  const trained = completionsIn(rows)
+  const trained = getTrainedCompletions(rows)
   const concerns = ({ prompt_ids: [sample, tryNumber] }: AgentLoopOutput) =>
     sample === task.sample && tryNumber === metrics.tries
-  const checks = hasGoodTry(task)
+  const checks = hasGoodAttempt(task)
     ? {
         'not marked as failed': metrics.failed === 0,
         'each row has the reward': rows.every((row) => row.reward_score === (task.sample % 2) + 0.25),
-        'each row is of this sample and of the good try': rows.every(concerns),
-        'every answer trains once': String(trained.toSorted()) === String(responses.toSorted()),
+        'each row is of this sample and of the good attempt': rows.every(concerns),
+        'every completion is trained once': String(trained.toSorted()) === String(responses.toSorted()),
       }
     : {
-        'one inert row': rows.length === 1 && metrics.failed === 1 && metrics.inert === 1,
+        'one masked row': rows.length === 1 && metrics.failed === 1 && metrics.inert === 1,
         empty: trained.length === 0,
       }
-  return Object.entries({ ...checks, tries: metrics.tries === getTries(task) })
+  return Object.entries({ ...checks, tries: metrics.tries === countAttempts(task) })
     .filter(([, isSo]) => !isSo)
     .map(([what]) => what)
 }
 
 /** Returns the trained completions. */
-function completionsIn(rows: readonly AgentLoopOutput[]): number[] {
+function getTrainedCompletions(rows: readonly AgentLoopOutput[]): number[] {
   return rows.flatMap(({ response_ids, response_mask }) =>
     response_ids.filter((id, i) => response_mask[i] === 1 && id >= FIRST_COMPLETION),
   )
 }
 
-async function everySession(store: TurnStore): Promise<SessionRecord[]> {
+async function listAllSessions(store: TurnStore): Promise<SessionRecord[]> {
   const { sessions, nextCursor } = await store.listSessions({ limit: 10_000 })
-  if (nextCursor != null) throw new Error('there are more sessions than can be')
+  if (nextCursor != null) throw new Error('there is a second page of sessions')
   return sessions
 }
 
 /** Requests a rollout over HTTP as a trainer does. @returns its rows */
-async function sendRequestFor(url: string, task: TalkTask): Promise<AgentLoopOutputs> {
+async function requestRollout(url: string, task: PlanTask): Promise<AgentLoopOutputs> {
   const body = JSON.stringify({
     sample: task,
     rollout_id: `${task.sample}`,
@@ -184,7 +184,7 @@ async function sendRequestFor(url: string, task: TalkTask): Promise<AgentLoopOut
   })
   const post = () =>
     fetch(`${url}/rollouts`, { method: 'POST', body, headers: { 'content-type': 'application/json' } })
-  if (task.sample % LEAVES_EVERY === 0) await (await post()).body?.cancel()
+  if (task.sample % DISCONNECTS_EVERY === 0) await (await post()).body?.cancel()
   const { status, rows } = (await (await post()).json()) as { status: string; rows: AgentLoopOutputs }
   if (status !== 'done') throw new Error(`rollout ${task.sample} is ${status}`)
   return rows
@@ -194,7 +194,7 @@ async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
   const rollouts = new Rollouts({
     run: (request, signal) =>
       loop.rollout(request.sampling_params ?? {}, request.sample, toRolloutSettings(request), signal),
-    concurrency: AT_ONCE,
+    concurrency: CONCURRENCY,
     graceMs: 60_000,
   })
   const server = buildRolloutServer({ rollouts, keys: [] })
@@ -210,11 +210,11 @@ async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
 t.test(
   `${SAMPLES} rollouts of agents that crash, hang, retry, send twice or outlive an attempt`,
   async (t) => {
-    const tasks = getTasks(seeded(1))
+    const tasks = drawTasks(createRandom(1))
     const api = await startSessionsApi(t)
     const { store } = api
     let completions = 0
-    api.backend.script = plainTokens((promptIds) =>
+    api.backend.script = createPlainTokenScript((promptIds) =>
       promptIds.at(-1) === HANG ? undefined : [FIRST_COMPLETION + completions++, 9],
     )
     const runner = new UnrulyRunner()
@@ -222,22 +222,22 @@ t.test(
     const loop = new RemoteAgentLoop(options, {})
     const { rollouts, url } = await startRolloutServer(t, loop)
 
-    const results = await allAtOnce(tasks, 2 * AT_ONCE, (task) => sendRequestFor(url, task))
+    const results = await runConcurrently(tasks, 2 * CONCURRENCY, (task) => requestRollout(url, task))
 
     const problems = tasks.flatMap((task, i) => {
-      const found = getProblems(task, results[i]!, runner.answers.get(task.sample))
+      const found = findProblems(task, results[i]!, runner.completionIds.get(task.sample))
       return found.length > 0 ? [{ sample: task.sample, found }] : []
     })
     t.strictSame(problems, [], 'each sample has one result, from its good attempt, with all of its tokens')
     t.strictSame(
-      new Set(await Promise.all(runner.haunting)),
+      new Set(await Promise.all(runner.zombieStatuses)),
       new Set([409]),
       'each zombie was eventually rejected',
     )
-    await Promise.all(runner.hanging)
+    await Promise.all(runner.hangingRequests)
 
-    const succeeded = tasks.filter(hasGoodTry).length
-    const tries = tasks.reduce((sum, task) => sum + getTries(task), 0)
+    const succeeded = tasks.filter(hasGoodAttempt).length
+    const tries = tasks.reduce((sum, task) => sum + countAttempts(task), 0)
     t.strictSame(
       rollouts.ended,
       { done: SAMPLES, failed: 0, cancelled: 0 },
@@ -245,7 +245,7 @@ t.test(
     )
     t.equal(rollouts.tries, tries)
     t.ok(succeeded > SAMPLES / 2 && succeeded < SAMPLES, 'some samples fail for good')
-    const sessions = await everySession(store)
+    const sessions = await listAllSessions(store)
     const counted = Object.entries(Object.groupBy(sessions, ({ status }) => status))
     t.strictSame(
       Object.fromEntries(counted.map(([status, group]) => [status, group.length])),

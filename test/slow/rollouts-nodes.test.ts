@@ -7,30 +7,30 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
 
 if (noPostgres !== false) {
-  t.pass(`left out: ${noPostgres}`)
+  t.pass('left out', { skip: noPostgres })
 } else {
   const server = await PostgresServer.start()
   t.teardown(() => server.end())
   const db = await server.newDatabase()
   const folder = t.testdir({ runs: '' })
   const [runs, go] = [join(folder, 'runs'), join(folder, 'go')]
-  const ask = `curl -s "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" -d "$ASKED"`
+  const curl = `curl -s "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" -d "$REQUEST"`
   const config = {
     ...({ runner: 'command', verifier: 'true', sandbox: 'none', maxRetries: 0, db } as const),
-    command: `echo "$PPID" >> ${runs}; ${ask}; until [ -e ${go} ]; do sleep 0.05; done`,
+    command: `echo "$PPID" >> ${runs}; ${curl}; until [ -e ${go} ]; do sleep 0.05; done`,
     environmentOverrides: {
-      ASKED: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 }),
+      REQUEST: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 }),
     },
   }
   const nodes = [await startProxy(t, config), await startProxy(t, config)] as const
   const started = () => readFileSync(runs, 'utf8').split('\n').length - 1
-  const call = async ({ url }: TestProxy, method: string, path: string, body?: object) => {
+  const sendRequest = async ({ url }: TestProxy, method: string, path: string, body?: object) => {
     const json = body && { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
     const response = await fetch(`${url}/rollouts${path}`, { method, ...json })
     return { status: response.status, body: JSON.parse(await response.text()) }
   }
   const post = (node: TestProxy, rollout_id: string, sample: object = { prompt: 'x' }) =>
-    call(node, 'POST', '', { rollout_id, sample })
+    sendRequest(node, 'POST', '', { rollout_id, sample })
   // The address of a node reaches the others with its next heartbeat.
   await until(async () => {
     const healths = await Promise.all(nodes.map(({ get }) => get('/health')))
@@ -41,8 +41,8 @@ if (noPostgres !== false) {
     const both = nodes.map((node) => post(node, 'a/1'))
     await until(() => started() === 1)
     for (const node of nodes) {
-      await until(async () => (await call(node, 'GET', '/a%2F1')).body.status === 'running')
-      t.match((await call(node, 'GET', '')).body.rollouts, [{ rollout_id: 'a/1' }])
+      await until(async () => (await sendRequest(node, 'GET', '/a%2F1')).body.status === 'running')
+      t.match((await sendRequest(node, 'GET', '')).body.rollouts, [{ rollout_id: 'a/1' }])
       t.equal((await post(node, 'a/1', { prompt: 'other' })).status, 409)
     }
     writeFileSync(go, '')
@@ -55,8 +55,8 @@ if (noPostgres !== false) {
 
   t.test('a rollout is removed at any node, and starts again', async (t) => {
     for (const node of nodes) {
-      t.equal((await call(node, 'DELETE', '/a%2F1')).status, 200)
-      for (const each of nodes) t.equal((await call(each, 'GET', '/a%2F1')).status, 404)
+      t.equal((await sendRequest(node, 'DELETE', '/a%2F1')).status, 200)
+      for (const each of nodes) t.equal((await sendRequest(each, 'GET', '/a%2F1')).status, 404)
       const before = started()
       t.match(await post(node, 'a/1'), { status: 200, body: { status: 'done' } })
       t.equal(started(), before + 1)

@@ -30,17 +30,17 @@ const LIMIT_MS = IS_FULL ? 540_000 : 240_000
 /** Endless responses. */
 const STREAMS = ['getEvents', 'getSessionsBySessionIdLive']
 /** Routes after which LLM requests wait for an engine: they are tested on a separate proxy. */
-const LAMING = ['postAdminPause', 'postAdminWorkers', 'deleteAdminWorkersByWorkerId']
+const DISRUPTIVE = ['postAdminPause', 'postAdminWorkers', 'deleteAdminWorkersByWorkerId']
 
 const SESSION = 'of-the-agent'
 const OPEN = undefined
 const AGENT_KEY = createAgentKey(KEYS.agentKeySecrets[0]!, SESSION)
 const CALLERS: Record<string, string | undefined> = {
-  'anyone on an open proxy': OPEN,
+  'a client of an open proxy': OPEN,
   'an agent': AGENT_KEY,
   ...(IS_FULL && {
     'an admin': KEYS.adminKeys[0],
-    'who looks on': KEYS.viewKeys[0],
+    'a viewer': KEYS.viewKeys[0],
     monitoring: KEYS.metricsKeys[0],
   }),
 }
@@ -52,7 +52,12 @@ include-operation-id = "getSessionsBySessionIdWait"
 parameters = { timeout_s = 0.05 }
 `
 
-async function schemathesis(t: Test, environment: string, key: string | undefined, only: readonly string[]) {
+async function runSchemathesis(
+  t: Test,
+  environment: string,
+  key: string | undefined,
+  only: readonly string[],
+) {
   const folder = t.testdir({})
   const proxy = await startProxy(t, {
     db: 'memory',
@@ -82,11 +87,11 @@ async function schemathesis(t: Test, environment: string, key: string | undefine
   )
   t.equal(code, 0, output)
   t.match(output, /\d+ generated, \d+ passed|No issues found/)
-  t.equal((await fetch(`${proxy.url}/health`)).status, 200, 'and the proxy is well')
+  t.equal((await fetch(`${proxy.url}/health`)).status, 200, 'the proxy is healthy')
 }
 
 function exclude(): string[][] {
-  return [...STREAMS, ...LAMING].map((id) => ['--exclude-operation-id', id])
+  return [...STREAMS, ...DISRUPTIVE].map((id) => ['--exclude-operation-id', id])
 }
 
 if (!(await hasPython())) t.pass('schemathesis is not run', { skip: 'there is no python3 with venv' })
@@ -99,11 +104,11 @@ else {
     const { folder } = installed
     for (const [name, key] of Object.entries(CALLERS)) {
       t.test(`responses to ${name} conform to openapi.json`, async (t) => {
-        await schemathesis(t, folder, key, [])
+        await runSchemathesis(t, folder, key, [])
       })
     }
     t.test('so do those of the routes that pause the proxy and change its engines', async (t) => {
-      await schemathesis(t, folder, OPEN, LAMING)
+      await runSchemathesis(t, folder, OPEN, DISRUPTIVE)
     })
   }
 }

@@ -17,13 +17,13 @@ import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { getDetails } from '../helpers/reported-details.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
-const CALLS = IS_FULL ? 200 : 60
+const REQUESTS = IS_FULL ? 200 : 60
 const CONCURRENCY = 8
 /** The server accepts any password; the test checks that none is printed. */
 const PASSWORD = 'not-to-be-shown'
 
 if (noPostgres !== false) {
-  t.pass(`left out: ${noPostgres}`)
+  t.pass('left out', { skip: noPostgres })
 } else {
   const server = await PostgresServer.start({ fsync: 'on' })
   t.teardown(() => server.end())
@@ -37,7 +37,7 @@ if (noPostgres !== false) {
     return { child, line, proxy: /http:\/\/[\d.]+:\d+/.exec(line)![0] }
   }
 
-  t.test(`${CALLS} acknowledged requests, then SIGKILL: all of them are in the database`, async (t) => {
+  t.test(`${REQUESTS} acknowledged requests, then SIGKILL: all of them are in the database`, async (t) => {
     const { child, line, proxy } = await serve()
     t.match(line, /db postgres:\/\/proxy@127\.0\.0\.1:\d+\/test_1/)
     const acknowledged = new Map<string, string>()
@@ -45,7 +45,7 @@ if (noPostgres !== false) {
     const agent = async (_: unknown, index: number) => {
       const openai = new OpenAI({ baseURL: `${proxy}/s${index}/v1`, apiKey: 'none', maxRetries: 0 })
       const messages = [{ role: 'user' as const, content: 'Tell me something.' }]
-      while (requestCount++ < CALLS) {
+      while (requestCount++ < REQUESTS) {
         const { id, choices } = await openai.chat.completions.create({ model: 'm', messages, max_tokens: 12 })
         acknowledged.set(id.replace('chatcmpl-', ''), choices[0]!.message.content ?? '')
       }
@@ -61,7 +61,7 @@ if (noPostgres !== false) {
       for await (const { turnId, completionText } of reader.readTurns(sessionId))
         found.set(turnId, completionText)
     }
-    t.equal(acknowledged.size, CALLS)
+    t.equal(acknowledged.size, REQUESTS)
     t.strictSame(
       [...acknowledged].filter(([id, text]) => !found.has(id) || (found.get(id) ?? '') !== text),
       [],
@@ -123,7 +123,7 @@ if (noPostgres !== false) {
     async (t) => {
       const path = join(t.testdir(), 'old.db')
       const old = await openSqliteStore({ path, durability: 'process' })
-      await fillRecord(old)
+      await fillStore(old)
       // As an earlier release stored 1800 * 1.1 seconds.
       await old.createSession(createSession('fraction', { ttlMs: 1_980_000 }))
       await old.createConsumer(createConsumer())
@@ -138,16 +138,16 @@ if (noPostgres !== false) {
       await (await openSqliteStore({ path, durability: 'process' })).close()
       const target = await server.newDatabase()
       // A killed import left a part of it.
-      const half = await openPostgresStore({ url: target, durability: 'process' })
-      await half.createSession(createSession('s'))
-      await half.openTurn(aTurn('t0'))
-      await half.close()
+      const partial = await openPostgresStore({ url: target, durability: 'process' })
+      await partial.createSession(createSession('s'))
+      await partial.openTurn(aTurn('t0'))
+      await partial.close()
       const running = await openPostgresStore({ url: target, durability: 'process', name: 'elsewhere' })
       const rejected = await runLlmProxy(['sessions', 'import', path, '--db', target])
       t.equal(rejected.code, 1)
       t.match(rejected.stderr, /is in use by elsewhere: stop these proxies, then run the command again/)
-      const kept = await runLlmProxy(['sessions', 'delete', 's', '--db', target])
-      t.match(kept, {
+      const undeleted = await runLlmProxy(['sessions', 'delete', 's', '--db', target])
+      t.match(undeleted, {
         code: 1,
         stderr: /is in use by elsewhere: stop it, or name it with --url instead of --db\n$/,
       })
@@ -184,7 +184,7 @@ if (noPostgres !== false) {
 }
 
 /** Records turns with each outcome, one with details. */
-async function fillRecord(store: TurnStore): Promise<void> {
+async function fillStore(store: TurnStore): Promise<void> {
   const messages = ['{"role":"user","content":"one"}', '{"role":"assistant","content":"\\u0000 and \ud800"}']
   await store.createSession(createSession('s', { metadata: { task: 'django' }, ttlMs: 5_000, keyTag: 'tag' }))
   await store.openTurn(aTurn('t0', { index: 0, requestMessages: messages.slice(0, 1) }))

@@ -20,7 +20,7 @@ const encoded = (id: string) => encodeURIComponent(id)
 /** Encodes an id for a URL, except its slashes. */
 const raw = (id: string) => encodeURIComponent(id).replaceAll('%2F', '/')
 
-async function status(proxy: TestProxy, method: string, path: string, key?: string): Promise<number> {
+async function getStatus(proxy: TestProxy, method: string, path: string, key?: string): Promise<number> {
   const headers = key === undefined ? {} : { authorization: `Bearer ${key}` }
   const response = await fetch(proxy.url + path, { method, headers })
   await response.arrayBuffer()
@@ -53,7 +53,7 @@ for (const [how, write] of Object.entries({ raw, encoded })) {
       t.match(await proxy.post(`${path}/reward`, { reward: 1 }), { reward: 1 })
       t.match(await proxy.get(`${path}/wait?timeout_s=0`), { session_id: id, timed_out: true })
       t.match(await proxy.post(`${path}/complete`), { session_id: id, completed: true })
-      t.equal(await status(proxy, 'DELETE', path), 200)
+      t.equal(await getStatus(proxy, 'DELETE', path), 200)
     }
     t.same((await proxy.get('/sessions')).sessions, [])
   })
@@ -90,12 +90,12 @@ t.test(
         `${raw(id)}/../other`,
       ]) {
         const path = `/${other}/v1/chat/completions`
-        t.equal(await status(proxy, 'POST', path, key), 403, path)
-        t.equal(await status(proxy, 'POST', `/sessions${path}`, key), 403, path)
+        t.equal(await getStatus(proxy, 'POST', path, key), 403, path)
+        t.equal(await getStatus(proxy, 'POST', `/sessions${path}`, key), 403, path)
       }
-      t.equal(await status(proxy, 'GET', `/${raw(id)}/sessions/other`, key), 404)
-      t.equal(await status(proxy, 'GET', `/sessions/${raw(id)}`, key), 403)
-      t.equal(await status(proxy, 'POST', `/sessions/${raw(id)}/v1/../reward`, key), 403)
+      t.equal(await getStatus(proxy, 'GET', `/${raw(id)}/sessions/other`, key), 404)
+      t.equal(await getStatus(proxy, 'GET', `/sessions/${raw(id)}`, key), 403)
+      t.equal(await getStatus(proxy, 'POST', `/sessions/${raw(id)}/v1/../reward`, key), 403)
     }
   },
 )

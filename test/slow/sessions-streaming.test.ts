@@ -33,14 +33,14 @@ async function open(url: string): Promise<IncomingMessage> {
 t.test('200 turns of 100,000 tokens are sent with little memory', async (t) => {
   const { url } = await startWith(t, new LongSession(TURNS, PROMPT_TOKENS))
   const response = await open(`${url}/sessions/s`)
-  const before = memoryInUse()
-  let [bytes, nextLookAt, peak, tail] = [0, 0, 0, '']
+  const before = measureMemory()
+  let [bytes, nextSampleAt, peak, tail] = [0, 0, 0, '']
   for await (const chunk of response) {
     bytes += (chunk as Buffer).length
     tail = (tail + String(chunk)).slice(-100)
-    if (bytes < nextLookAt) continue
-    nextLookAt += 10 * MB
-    peak = Math.max(peak, memoryInUse() - before)
+    if (bytes < nextSampleAt) continue
+    nextSampleAt += 10 * MB
+    peak = Math.max(peak, measureMemory() - before)
   }
   t.ok(bytes > 100 * MB, `${bytes} bytes were received`)
   t.match(
@@ -56,11 +56,11 @@ t.test('turns are read no faster than a slow client receives them', async (t) =>
   const { url } = await startWith(t, session)
   const response = await open(`${url}/sessions/s`)
   response.pause()
-  const stalledAt = await untilSettled(() => session.read)
+  const stalledAt = await untilSettled(() => session.readCount)
   t.ok(stalledAt > 0 && stalledAt < TURNS / 4, `${stalledAt} turns were read ahead of the client`)
   response.resume()
   await once(response, 'end')
-  t.equal(session.read, TURNS)
+  t.equal(session.readCount, TURNS)
 })
 
 t.test('a client that disconnects during a response ends the read', async (t) => {
@@ -69,8 +69,8 @@ t.test('a client that disconnects during a response ends the read', async (t) =>
   const response = await open(`${url}/sessions/s`)
   await once(response, 'data')
   response.destroy()
-  await session.left
-  t.ok(session.read < TURNS, `${session.read} turns were read`)
+  await session.readerStopped
+  t.ok(session.readCount < TURNS, `${session.readCount} turns were read`)
   t.equal((await call('GET', '/sessions')).status, 200, 'the server continues')
 })
 
@@ -97,7 +97,7 @@ t.test('a store that fails before the response has started is an error', async (
 })
 
 /** Returns the number of bytes that are still referenced. */
-function memoryInUse(): number {
+function measureMemory(): number {
   collectGarbage()
   const { heapUsed, external } = process.memoryUsage()
   return heapUsed + external

@@ -13,7 +13,7 @@ import Database from 'better-sqlite3'
 import t from 'tap'
 import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aTurn, createSession, getTurns, record } from '../conformance/turn-store.ts'
-import { listingLogger } from '../helpers/listing-logger.ts'
+import { createListingLogger } from '../helpers/listing-logger.ts'
 import { toVersion } from '../helpers/older-database.ts'
 
 const open = (path: string) => openSqliteStore({ path, durability: 'process' })
@@ -90,7 +90,7 @@ t.test('a database from before prompts were stored in segments is read and conti
   const db = new Database(path)
   toVersion(db, 3)
   db.close()
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const store = await openSqliteStore({ path, durability: 'process', logger })
   t.match(lines, [{ event: 'schema_migrated', from: 3, to: Number }])
   await record(store, aTurn('b', { ...completion, index: 1, promptPieces: ['"Once', ' upon'] }))

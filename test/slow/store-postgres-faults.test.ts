@@ -10,7 +10,7 @@ import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { anOutcome, aTurn, createSession } from '../conformance/turn-store.ts'
-import { killAfter, lookThrough } from '../helpers/crash-child.ts'
+import { checkStore, killAfter } from '../helpers/crash-child.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { until } from '../helpers/until.ts'
@@ -48,14 +48,14 @@ function mountSmallDisk(): { folder: string; unmount(): void } | undefined {
   }
 }
 
-async function turnIds(store: TurnStore): Promise<string[]> {
+async function readCompletedIds(store: TurnStore): Promise<string[]> {
   const ids: string[] = []
   for await (const { turnId, status } of store.readTurns('s')) if (status === 'completed') ids.push(turnId)
   return ids
 }
 
 if (noPostgres !== false) {
-  t.pass(`left out: ${noPostgres}`)
+  t.pass('left out', { skip: noPostgres })
 } else {
   const server = await PostgresServer.start({ fsync: 'on' })
   t.teardown(() => server.end())
@@ -70,7 +70,7 @@ if (noPostgres !== false) {
     }
     const store = await openPostgresStore({ url: db, durability: 'power' })
     t.teardown(() => store.close())
-    const { completed, halfWritten } = await lookThrough(store)
+    const { completed, halfWritten } = await checkStore(store)
     t.strictSame(
       acknowledged.filter((turn) => !completed.has(turn)),
       [],
@@ -110,13 +110,13 @@ if (noPostgres !== false) {
     await store.createSession(createSession('s'))
     const expected: string[] = []
     for (const round of ROUNDS.flatMap((times) => [3 * times, 3 * times + 1, 3 * times + 2])) {
-      const calls = Array.from({ length: 20 }, (_, index) => round * 20 + index)
-      const recorded = Promise.all(calls.map((index) => record(store, `t${index}`, index)))
+      const indexes = Array.from({ length: 20 }, (_, index) => round * 20 + index)
+      const recorded = Promise.all(indexes.map((index) => record(store, `t${index}`, index)))
       await server.stop('SIGKILL')
       await server.run()
       await recorded
-      expected.push(...calls.map((index) => `t${index}`))
-      t.strictSame(await turnIds(store), expected)
+      expected.push(...indexes.map((index) => `t${index}`))
+      t.strictSame(await readCompletedIds(store), expected)
     }
   })
 
@@ -131,11 +131,11 @@ if (noPostgres !== false) {
     })
     await store.createSession(createSession('s'))
     for (const index of [0, 1, 2, 3, 4]) {
-      link.losesNextCommit = true
+      link.dropsNextCommit = true
       await record(store, `t${index}`, index)
-      t.notOk(link.losesNextCommit, 'the result was lost')
+      t.notOk(link.dropsNextCommit, 'the result was lost')
     }
-    t.strictSame(await turnIds(store), ['t0', 't1', 't2', 't3', 't4'])
+    t.strictSame(await readCompletedIds(store), ['t0', 't1', 't2', 't3', 't4'])
     const session = await store.getSession('s')
     t.match(session, { turnCount: 5, openTurns: 0, sampledTokens: 10 }, 'counted once')
   })
@@ -150,17 +150,17 @@ if (noPostgres !== false) {
       link.close()
     })
     await store.createSession(createSession('s'))
-    link.isHeld = true
-    const calls = Array.from({ length: 10 }, (_, index) => record(store, `t${index}`, index))
-    t.equal(await Promise.race([Promise.all(calls), delay(200, 'still waiting')]), 'still waiting')
-    link.isHeld = false
-    await Promise.all(calls)
+    link.isPaused = true
+    const pending = Array.from({ length: 10 }, (_, index) => record(store, `t${index}`, index))
+    t.equal(await Promise.race([Promise.all(pending), delay(200, 'still waiting')]), 'still waiting')
+    link.isPaused = false
+    await Promise.all(pending)
     for (const index of [10, 11, 12]) {
       const recorded = record(store, `t${index}`, index)
       link.cut()
       await recorded
     }
-    t.equal((await turnIds(store)).length, 13)
+    t.equal((await readCompletedIds(store)).length, 13)
   })
 
   t.test("two proxies share a database: one sees the other's changes", async (t) => {
@@ -168,18 +168,18 @@ if (noPostgres !== false) {
     const [one, other] = [await open(t, url), await open(t, url)]
     t.match(await one.createSession({ ...createSession('s'), isOwn: true }), { created: true, epoch: 1 })
     t.match(await other.createSession(createSession('s')), { created: false })
-    const [made, found] = await Promise.all([
+    const [first, second] = await Promise.all([
       one.createSession(createSession('twin')),
       other.createSession(createSession('twin')),
     ])
-    t.not(made.created, found.created, 'of two that create one session at once, one has created it')
+    t.not(first.created, second.created, 'of two that create one session at once, one has created it')
     for (const [index, store] of [one, other, one].entries()) {
       await store.setReward('s', { reward: index, components: {} }, 3_000 + index)
       t.equal((await one.getSession('s'))?.reward?.reward, index)
     }
     await other.resetSession('s', 4_000)
     await record(one, 'after', 0)
-    t.strictSame(await turnIds(one), ['after'], 'in the tree after the reset')
+    t.strictSame(await readCompletedIds(one), ['after'], 'in the tree after the reset')
     await other.deleteSession('s')
     t.equal(
       await one.setReward('s', { reward: 1, components: {} }, 5_000),
@@ -187,7 +187,7 @@ if (noPostgres !== false) {
       'it is deleted for both',
     )
     t.match(await one.createSession(createSession('s')), { created: true })
-    t.strictSame(await turnIds(other), [])
+    t.strictSame(await readCompletedIds(other), [])
     const reader = await openPostgresReader(url)
     t.match(await reader.getSession('twin'), { sessionId: 'twin' })
     await reader.close()
@@ -209,7 +209,7 @@ if (noPostgres !== false) {
     await record(store, 'short', 0)
     t.ok(written < heaps.length, `${written} large turns are recorded before it`)
     await Promise.all(writing)
-    t.strictSame(await turnIds(store), ['short'])
+    t.strictSame(await readCompletedIds(store), ['short'])
     t.equal((await store.getSession('heap-9'))?.turnCount, 1)
   })
 
@@ -271,14 +271,14 @@ if (noPostgres !== false) {
   t.test('a shared setting reaches running and new proxies', async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
-    const heard: unknown[] = []
+    const received: unknown[] = []
     for (const store of [one, other])
       store.shared!.followControls(async ({ name, value }) => {
-        if (name === 'weight_version') heard.push([name, value])
+        if (name === 'weight_version') received.push([name, value])
       })
     const change = await one.shared!.setControl('weight_version', '7')
     while (other.shared!.proxies.some(({ seen }) => seen < change)) await delay(20)
-    t.strictSame(heard, [
+    t.strictSame(received, [
       ['weight_version', '7'],
       ['weight_version', '7'],
     ])
@@ -315,18 +315,18 @@ if (noPostgres !== false) {
     async (t) => {
       const { folder } = smallDisk!
       const { uid, gid } = statSync(server.dataFolder)
-      const place = join(folder, 'tables')
-      mkdirSync(place)
-      chownSync(place, uid, gid)
+      const tables = join(folder, 'tables')
+      mkdirSync(tables)
+      chownSync(tables, uid, gid)
       const ballast = join(folder, 'ballast')
       writeFileSync(ballast, Buffer.alloc(8 * 1024 * 1024))
-      await server.query(`CREATE TABLESPACE small LOCATION '${place}'`)
+      await server.query(`CREATE TABLESPACE small LOCATION '${tables}'`)
       const url = await server.newDatabase('TABLESPACE small')
       const store = await open(t, url)
       const database = new URL(url).pathname.slice(1)
       await store.createSession(createSession('s'))
       // A new connection is impossible while PostgreSQL cannot write; the one for reads is open already.
-      t.strictSame(await turnIds(store), [])
+      t.strictSame(await readCompletedIds(store), [])
       let index = 0
       // Random, so that PostgreSQL cannot compress it.
       const long = () => randomBytes(200_000).toString('base64')
@@ -340,7 +340,7 @@ if (noPostgres !== false) {
       }
       await t.rejects(fill(), { code: 'store_failed', message: /No space left on device/ })
       t.strictSame(
-        await turnIds(store),
+        await readCompletedIds(store),
         Array.from({ length: index }, (_, index) => `t${index}`),
         'turns acknowledged before are recorded',
       )
@@ -350,7 +350,7 @@ if (noPostgres !== false) {
       await t.resolves(store.check(), 'a probe notices the recovery')
       t.strictSame(await server.query(PROBE_TABLES, database), [], 'probes leave no tables')
       await record(store, 'after', index)
-      t.equal((await turnIds(store)).at(-1), 'after')
+      t.equal((await readCompletedIds(store)).at(-1), 'after')
     },
   )
 

@@ -7,7 +7,7 @@ import { postgresInProcess } from '../helpers/postgres-in-process.ts'
 import { until } from '../helpers/until.ts'
 
 if (noPostgres !== false) {
-  t.pass(`left out: ${noPostgres}`)
+  t.pass('left out', { skip: noPostgres })
 } else {
   const server = await PostgresServer.start()
   t.teardown(() => server.end())
@@ -67,13 +67,13 @@ if (noPostgres !== false) {
       const rows = await server.query(`SELECT count(*)::int AS n FROM llm_proxy.${table}`, database)
       return rows[0]!.n as number
     }
-    const join = async (name: string) => {
+    const openStore = async (name: string) => {
       const store = await openPostgresStore({ url, durability: 'process', name, searchIndex: true })
       t.teardown(() => store.close())
       return store
     }
-    const [busy, quiet] = [await join('busy'), await join('quiet')]
-    const say = async (store: typeof busy, sessionId: string, turns: number) => {
+    const [busy, quiet] = [await openStore('busy'), await openStore('quiet')]
+    const recordTurns = async (store: typeof busy, sessionId: string, turns: number) => {
       await store.createSession(createSession(sessionId))
       const { epoch } = (await store.shared!.claim(sessionId))!
       for (let index = 0; index < turns; index += 1) {
@@ -86,9 +86,9 @@ if (noPostgres !== false) {
       return Array.from({ length: turns }, (_, index) => `${sessionId}${index}`)
     }
     for (const store of [busy, quiet]) await store.searchTurns({ wanted: 'said', limit: 1, perSession: 1 })
-    const spoken = await say(busy, 'b', 80)
+    const turnIds = await recordTurns(busy, 'b', 80)
     await until(async () => (await count('unsearched')) === 0)
-    spoken.push(...(await say(quiet, 'q', 3)))
+    turnIds.push(...(await recordTurns(quiet, 'q', 3)))
     const [later] = await server.query(
       `SELECT max(id) FILTER (WHERE turn_id LIKE 'q%') < max(id) FILTER (WHERE turn_id LIKE 'b%') AS is_below
        FROM llm_proxy.turns`,
@@ -110,11 +110,13 @@ if (noPostgres !== false) {
       } while (cursor !== undefined)
       return found.toSorted()
     }
-    t.strictSame(await find(busy), spoken.toSorted())
-    await Promise.all([say(busy, 'c', 40), say(quiet, 'd', 40)]).then((more) => spoken.push(...more.flat()))
+    t.strictSame(await find(busy), turnIds.toSorted())
+    await Promise.all([recordTurns(busy, 'c', 40), recordTurns(quiet, 'd', 40)]).then((more) =>
+      turnIds.push(...more.flat()),
+    )
     await until(async () => (await count('unsearched')) === 0)
-    t.equal(await count('searched'), spoken.length)
-    t.strictSame(await find(quiet), spoken.toSorted())
+    t.equal(await count('searched'), turnIds.length)
+    t.strictSame(await find(quiet), turnIds.toSorted())
     await Promise.all(['b', 'c', 'd'].map((sessionId) => busy.deleteSession(sessionId)))
     await until(async () => (await count('searched')) === 3)
     t.strictSame(await find(quiet), ['q0', 'q1', 'q2'])

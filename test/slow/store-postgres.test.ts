@@ -8,9 +8,9 @@ import { connect, runInTransaction } from '../../src/proxy/store/postgres/connec
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { consumerConformance, createConsumer } from '../conformance/consumers.ts'
 import { createSession, turnStoreConformance } from '../conformance/turn-store.ts'
-import { allocateTurn } from '../helpers/begin-turn.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { postgresInProcess } from '../helpers/postgres-in-process.ts'
+import { allocateTurn } from '../helpers/session-turn-runner.ts'
 
 const LEASE_MS = 60_000
 const ONE_BY_ONE = createConsumer({
@@ -28,7 +28,7 @@ async function end(store: TurnStore, ids: readonly string[]): Promise<void> {
 const getIds = (prefix: string) => Array.from({ length: 60 }, (_, index) => `${prefix}${index}`)
 
 if (noPostgres !== false) {
-  t.pass(`left out: ${noPostgres}`)
+  t.pass('left out', { skip: noPostgres })
 } else {
   const server = await PostgresServer.start()
   t.teardown(() => server.end())
@@ -66,13 +66,11 @@ if (noPostgres !== false) {
     const taken = await Promise.all(
       [0, 1, 2, 3].map((index) => {
         const lease: NewLease = {
-          ...{
-            consumer: 'trainer',
-            leaseId: `l${index}`,
-            units: halves[index >> 1]!,
-            leaseMs: LEASE_MS,
-            nowMs: 0,
-          },
+          consumer: 'trainer',
+          leaseId: `l${index}`,
+          units: halves[index >> 1]!,
+          leaseMs: LEASE_MS,
+          nowMs: 0,
         }
         return stores[index % 2]!.leaseSessions(lease)
       }),
@@ -97,15 +95,21 @@ if (noPostgres !== false) {
       const consumers = new Consumers(store, new Activity())
       for (let lease = 0; ; lease += 1) {
         const hasEnded = ending === 0
-        const of = { consumer: ONE_BY_ONE, leaseId: `l${index}-${lease}`, leaseMs: LEASE_MS }
-        const units = await consumers.take(of, 5, { leasedTrees: new Set(), incomplete: 0 })
+        const options = { consumer: ONE_BY_ONE, leaseId: `l${index}-${lease}`, leaseMs: LEASE_MS }
+        const units = await consumers.take(options, 5, { leasedTrees: new Set(), incomplete: 0 })
         const sessionIds = units.flat().map(({ session }) => session.sessionId)
         input.push(...sessionIds)
         // Every third process dies with its leases; a restarted trainer releases them.
         const to = lease % 3 === 2 ? 'released' : 'acknowledged'
         if (to === 'released') for (const id of sessionIds) input.splice(input.indexOf(id), 1)
         if (units.length > 0)
-          await consumers.change({ consumer: 'trainer', leaseId: of.leaseId, sessionIds, to, leaseMs: 0 })
+          await consumers.change({
+            consumer: 'trainer',
+            leaseId: options.leaseId,
+            sessionIds,
+            to,
+            leaseMs: 0,
+          })
         if (hasEnded && units.length === 0 && (await store.countForConsumer('trainer', 0))!.leased === 0)
           return
       }
@@ -131,8 +135,8 @@ if (noPostgres !== false) {
       )
       return rows[0]?.epoch
     }
-    const call = await allocateTurn(own, 's')
-    call.reportClosed()
+    const turn = await allocateTurn(own, 's')
+    turn.reportClosed()
     for (const change of ['complete', 'reset', 'abort', 'reset'] as const) await own[change]('s')
     t.equal(await epoch(), 1, 'each was one commit, without a takeover')
     await other.reset('s')
@@ -147,22 +151,22 @@ if (noPostgres !== false) {
     const { url, stores } = await openTwo(t)
     await end(stores[0], ['s1'])
     const stopped = await connect(url)
-    const [locked, goesOn] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+    const [locked, resumed] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
     const stop = runInTransaction(stopped, async () => {
       await stopped.query('SELECT FROM llm_proxy.consumers FOR UPDATE')
       locked.resolve()
-      await goesOn.promise
+      await resumed.promise
     })
     await locked.promise
-    const of = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
-    const beganMs = performance.now()
-    const units = await new Consumers(stores[0], new Activity()).take(of, 1, {
+    const options = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
+    const startedMs = performance.now()
+    const units = await new Consumers(stores[0], new Activity()).take(options, 1, {
       leasedTrees: new Set(),
       incomplete: 0,
     })
     t.equal(units.length, 1)
-    t.ok(performance.now() - beganMs < 8_000)
-    goesOn.resolve()
+    t.ok(performance.now() - startedMs < 8_000)
+    resumed.resolve()
     await t.rejects(stop)
     await stopped.end().catch(() => {})
   })

@@ -12,10 +12,10 @@ import { createWebServer } from '../../src/proxy/http/transport/web-server.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import type { AgentRunner } from '../../src/rollout/runners/runner.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
-import { type CertificateFolder, certificateFolder } from '../helpers/certificates.ts'
+import { type CertificateFolder, createCertificateFolder } from '../helpers/certificates.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
 import { KEYS } from '../helpers/keys.ts'
-import { listingLogger } from '../helpers/listing-logger.ts'
+import { createListingLogger } from '../helpers/listing-logger.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { RawConnection } from '../helpers/raw-connection.ts'
@@ -24,7 +24,7 @@ import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
 /** Returns the serial number of the certificate that a new connection gets. */
-async function serialAt(url: string): Promise<string> {
+async function getSerialNumber(url: string): Promise<string> {
   const { hostname: host, port } = new URL(url)
   const socket = connect({ host, port: Number(port), rejectUnauthorized: false })
   await once(socket, 'secureConnect')
@@ -33,13 +33,13 @@ async function serialAt(url: string): Promise<string> {
   return serialNumber
 }
 
-function secureProxy(t: Test, { certPath: tlsCert, keyPath: tlsKey }: CertificateFolder, more = {}) {
+function startSecureProxy(t: Test, { certPath: tlsCert, keyPath: tlsKey }: CertificateFolder, more = {}) {
   return startProxy(t, { tlsCert, tlsKey, db: 'memory', ...more })
 }
 
 t.test('the proxy serves HTTPS, to clients that trust its authority', async (t) => {
-  const certificates = await certificateFolder(t)
-  const { url } = await secureProxy(t, certificates)
+  const certificates = await createCertificateFolder(t)
+  const { url } = await startSecureProxy(t, certificates)
   t.match(url, /^https:\/\/127\.0\.0\.1:\d+$/)
   const ca = readFileSync(certificates.caPath)
   t.match(await sendRequest(`${url}/health`, { ca }), { status: 200, text: '"status":"ok"' })
@@ -47,9 +47,9 @@ t.test('the proxy serves HTTPS, to clients that trust its authority', async (t) 
 })
 
 t.test('a worker connects over wss, but not to a proxy with an untrusted certificate', async (t) => {
-  const certificates = await certificateFolder(t)
-  const { url } = await secureProxy(t, certificates, { mode: 'relay', ...KEYS })
-  const getWorker = (ca?: string[]) => {
+  const certificates = await createCertificateFolder(t)
+  const { url } = await startSecureProxy(t, certificates, { mode: 'relay', ...KEYS })
+  const startWorker = (ca?: string[]) => {
     const worker = new InferenceWorkerClient({
       proxyUrls: [url],
       workerId: 'w',
@@ -63,13 +63,13 @@ t.test('a worker connects over wss, but not to a proxy with an untrusted certifi
     worker.start()
     return worker
   }
-  const [{ reason }] = await once(getWorker(), 'disconnected')
+  const [{ reason }] = await once(startWorker(), 'disconnected')
   t.match(reason, 'unable to verify the first certificate')
-  await once(getWorker([readFileSync(certificates.caPath, 'utf8')]), 'connected')
+  await once(startWorker([readFileSync(certificates.caPath, 'utf8')]), 'connected')
 })
 
 t.test('sessions and health work with a proxy that has a private authority', async (t) => {
-  const { certPath, keyPath, caPath } = await certificateFolder(t)
+  const { certPath, keyPath, caPath } = await createCertificateFolder(t)
   const { url } = await startProxy(t, { tlsCert: certPath, tlsKey: keyPath, db: 'memory', basePath: '/llm' })
   t.match(await runLlmProxy(['sessions', 'list', '--url', url, '--tls-ca', caPath]), { code: 0 })
   t.match(await runLlmProxy(['sessions', 'list', '--url', url]), { code: 1, stderr: /unable to verify/ })
@@ -92,7 +92,7 @@ t.test('sessions and health work with a proxy that has a private authority', asy
 })
 
 t.test('a changed certificate is used for new connections, and existing ones continue', async (t) => {
-  const certificates = await certificateFolder(t)
+  const certificates = await createCertificateFolder(t)
   const { url } = await startSessionsApi(
     t,
     undefined,
@@ -102,17 +102,17 @@ t.test('a changed certificate is used for new connections, and existing ones con
       certificateIntervalMs: 20,
     },
   )
-  const before = await serialAt(url)
+  const before = await getSerialNumber(url)
   const running = await RawConnection.open(url)
   await certificates.renew()
-  await until(async () => (await serialAt(url)) !== before)
+  await until(async () => (await getSerialNumber(url)) !== before)
   await running.send('GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n').until('200 OK')
   running.socket.destroy()
 })
 
 t.test('a certificate without its new key is ignored until the key is there', async (t) => {
-  const certificates = await certificateFolder(t)
-  const { logger, lines } = listingLogger()
+  const certificates = await createCertificateFolder(t)
+  const { logger, lines } = createListingLogger()
   const used: string[] = []
   const stop = watchCertificate({
     files: certificates,
@@ -133,7 +133,7 @@ t.test('a certificate without its new key is ignored until the key is there', as
 })
 
 t.test('files that are not certificates are rejected at the start', async (t) => {
-  const { certPath, keyPath } = await certificateFolder(t)
+  const { certPath, keyPath } = await createCertificateFolder(t)
   const serve = (...args: string[]) => runLlmProxy(['serve', '--port', '0', '--db', 'memory', ...args])
   const missing = join(t.testdirName, 'missing.pem')
   t.match(await serve('--tls-cert', missing, '--tls-key', keyPath), {
@@ -151,7 +151,7 @@ t.test('files that are not certificates are rejected at the start', async (t) =>
 })
 
 t.test('a plain request to the TLS port, and an endless handshake, do no harm', async (t) => {
-  const { url } = await secureProxy(t, await certificateFolder(t))
+  const { url } = await startSecureProxy(t, await createCertificateFolder(t))
   const plain = await RawConnection.open(url.replace('https', 'http'))
   plain.send('GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n')
   t.notMatch(await plain.closed, '200 OK')
@@ -164,8 +164,8 @@ t.test('a plain request to the TLS port, and an endless handshake, do no harm', 
 })
 
 t.test('a rollout works over HTTPS, with keys and a private authority', async (t) => {
-  const certificates = await certificateFolder(t)
-  const { url } = await secureProxy(t, certificates, KEYS)
+  const certificates = await createCertificateFolder(t)
+  const { url } = await startSecureProxy(t, certificates, KEYS)
   const ca = readFileSync(certificates.caPath, 'utf8')
   const hosts: string[] = []
   const runner: AgentRunner = {
@@ -188,7 +188,7 @@ t.test('a rollout works over HTTPS, with keys and a private authority', async (t
 
 t.test('a connection with TLS belongs to its agent once it has sent a key', async (t) => {
   const unauthenticated = new UnauthenticatedConnections({ limit: 2, limitPerAddress: 2 })
-  const certificate = readCertificate(await certificateFolder(t))
+  const certificate = readCertificate(await createCertificateFolder(t))
   const server = createWebServer(
     (request, response) => {
       unauthenticated.markAuthenticated(request.socket)

@@ -46,13 +46,13 @@ const DIALECTS: Record<string, Dialect> = {
 }
 
 /** Returns the embedded template's prompt: one question, optionally after a call. */
-function getPrompt(tool: string, talk: string): number[] {
+function getPrompt(tool: string, conversation: string): number[] {
   const text =
     '<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n\nYou may call one or more functions to assist with the ' +
     'user query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>\n' +
     `${tool}\n</tools>\n\nFor each function call, return a json object with function name and arguments within ` +
     '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n' +
-    `</tool_call><|im_end|>\n${talk}<|im_start|>assistant\n`
+    `</tool_call><|im_end|>\n${conversation}<|im_start|>assistant\n`
   return loadTokenizer(getEmbeddedModelFolder()).encode(text)
 }
 
@@ -64,7 +64,7 @@ async function startTokenProxy(t: Test, db?: string): Promise<TestProxy> {
   return await startProxy(t, db === undefined ? options : { ...options, db })
 }
 
-async function call(t: Test, proxy: TestProxy, sessionId: string, path: string, body: string) {
+async function sendRequest(t: Test, proxy: TestProxy, sessionId: string, path: string, body: string) {
   const response = await fetch(proxy.baseUrl(sessionId) + path, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
@@ -87,7 +87,7 @@ t.test('a prompt shows the numbers of a tool as the reference does, in each dial
   for (const [name, { path, body }] of Object.entries(DIALECTS)) {
     for (const [length, question] of Object.entries(questions)) {
       const sessionId = `${path.replaceAll('/', '-').slice(1)}-${length}`
-      await call(t, proxy, sessionId, path, body(question))
+      await sendRequest(t, proxy, sessionId, path, body(question))
       const [turn] = await getTurns(proxy, sessionId)
       t.same(turn.prompt_token_ids, getPrompt(SHOWN_TOOL, userTurn(question)), `${name}, ${length}`)
     }
@@ -106,13 +106,13 @@ t.test('the input of a call in Messages is shown as the agent wrote it', async (
     const body =
       `{${SAMPLING},"max_tokens":4,"tools":[{"name":"f","input_schema":${SCHEMA}}],` +
       `"messages":[ ${messages.join(' , ')} ]}`
-    await call(t, proxy, sessionId, '/messages', body)
-    const talk =
+    await sendRequest(t, proxy, sessionId, '/messages', body)
+    const conversation =
       `${userTurn(question)}<|im_start|>assistant\n<tool_call>\n{"name": "f", "arguments": ` +
       '{"x": 1000.0, "y": [9007199254740993, 1e-09], "z": null}}\n</tool_call><|im_end|>\n' +
       '<|im_start|>user\n<tool_response>\n3.0\n</tool_response><|im_end|>\n'
     const [turn] = await getTurns(proxy, sessionId)
-    t.same(turn.prompt_token_ids, getPrompt(SHOWN_TOOL, talk), `${question.length} characters`)
+    t.same(turn.prompt_token_ids, getPrompt(SHOWN_TOOL, conversation), `${question.length} characters`)
   }
 })
 
@@ -128,7 +128,7 @@ t.test(
       for (const args of [written, JSON.stringify(written)]) {
         const sessionId = `o${tools.length}-${args.length}`
         const body = `{${SAMPLING},"max_tokens":4,${tools}"messages":[${messages(args)}]}`
-        await call(t, proxy, sessionId, '/chat/completions', body)
+        await sendRequest(t, proxy, sessionId, '/chat/completions', body)
         const [turn] = await getTurns(proxy, sessionId)
         prompts.push(turn.prompt_token_ids)
       }
@@ -139,7 +139,7 @@ t.test(
 
 t.test('numbers are recorded and returned as they were written', async (t) => {
   const { path, body } = DIALECTS.Responses!
-  t.match(await call(t, proxy, 's', path, body('Why?')), '"default":1000.0')
+  t.match(await sendRequest(t, proxy, 's', path, body('Why?')), '"default":1000.0')
   const record = await (await fetch(`${proxy.url}/sessions/s`)).text()
   t.match(record, '"maximum":9007199254740993')
 })
@@ -148,13 +148,13 @@ t.test('a restarted proxy continues a turn with the same tools, and not with oth
   const db = `${t.testdir({})}/proxy.db`
   const { path, body } = DIALECTS['Chat Completions']!
   const first = await startTokenProxy(t, db)
-  const { message } = JSON.parse(await call(t, first, 's', path, body('Why?'))).choices[0]
+  const { message } = JSON.parse(await sendRequest(t, first, 's', path, body('Why?'))).choices[0]
   await first.server.stop(0)
   const second = await startTokenProxy(t, db)
   const more = `"},${JSON.stringify(message)},{"role":"user","content":"Go on.`
   const next = body(`Why?${more}`)
-  await call(t, second, 's', path, next)
-  await call(t, second, 's', path, next.replace('1000.0', '1000'))
+  await sendRequest(t, second, 's', path, next)
+  await sendRequest(t, second, 's', path, next.replace('1000.0', '1000'))
   const turns = await getTurns(second, 's')
   t.equal(turns[1].annotations.prompt.reason, 'extended')
   t.equal(turns[2].annotations.prompt.reason, 'branched')

@@ -4,7 +4,7 @@ import type { Logger } from '../../src/base/logger.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { getTraceId } from '../../src/proxy/tracing/trace-ids.ts'
 import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
-import { listingLogger } from '../helpers/listing-logger.ts'
+import { createListingLogger } from '../helpers/listing-logger.ts'
 import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
@@ -33,7 +33,7 @@ async function tracedProxy(
   }
 }
 
-async function engineFor(t: Test): Promise<FakeVllm> {
+async function startTestEngine(t: Test): Promise<FakeVllm> {
   const engine = await startFakeVllm()
   t.teardown(() => engine.close())
   return engine
@@ -43,18 +43,21 @@ function local(engine: FakeVllm): Partial<ServeConfig> {
   return { engineUrls: [engine.url], engineKind: 'vllm' }
 }
 
-async function getWorker(t: Test, proxy: TestProxy, engine: FakeVllm): Promise<void> {
+async function startWorker(t: Test, proxy: TestProxy, engine: FakeVllm): Promise<void> {
   joinWorker(t, { ...local(engine), proxyUrls: [proxy.url], workerId: 'w1' })
   await untilWorkers(proxy, 'w1')
 }
 
-interface Ask {
+interface RequestOptions {
   session?: string
   headers?: Record<string, string>
   body?: object
 }
 
-async function sendRequest(proxy: TestProxy, { session = 's1', headers = {}, body = {} }: Ask = {}) {
+async function sendRequest(
+  proxy: TestProxy,
+  { session = 's1', headers = {}, body = {} }: RequestOptions = {},
+) {
   const response = await fetch(`${proxy.baseUrl(session)}/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', authorization: 'Bearer sk-agents-own', ...headers },
@@ -75,27 +78,27 @@ async function getSpans(proxy: TestProxy, receiver: OtlpReceiver): Promise<Recei
 }
 
 /** Returns the headers of the agent's first request: requests that measure logprobs have a limit of one token. */
-const headersAt = ({ requests }: FakeVllm) =>
+const getFirstHeaders = ({ requests }: FakeVllm) =>
   requests.find(({ path, body }) => path.endsWith('/completions') && body.max_tokens !== 1)!.headers
 const findNamed = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)
 const ROUTE = 'POST /:sessionId/v1/chat/completions'
 
 for (const mode of ['local', 'relay'] as const) {
   for (const stream of [false, true]) {
-    const how = `${stream ? 'streamed' : 'whole'}, in ${mode} mode`
+    const how = `${stream ? 'streamed' : 'complete'}, in ${mode} mode`
     t.test(`a request is a span of its agent's trace, with its steps below it: ${how}`, async (t) => {
       const receiver = await startOtlpReceiver(t)
-      const engine = await engineFor(t)
+      const engine = await startTestEngine(t)
       const proxy = await tracedProxy(t, receiver.url, mode === 'local' ? local(engine) : { mode })
-      if (mode === 'relay') await getWorker(t, proxy, engine)
+      if (mode === 'relay') await startWorker(t, proxy, engine)
       t.equal((await sendRequest(proxy, { headers: TRACED, body: { stream } })).status, 200)
       const { turns } = await proxy.get('/sessions/s1')
       const spans = await getSpans(proxy, receiver)
 
       t.strictSame(spans.map(({ name }) => name).sort(), [ROUTE, 'chat fake', 'commit', 'queue'])
-      const [call] = findNamed(spans, ROUTE)
-      t.match(call, { kind: 'SERVER', traceId: TRACE, parentSpanId: PARENT, isError: false })
-      t.match(call!.attributes, {
+      const [requestSpan] = findNamed(spans, ROUTE)
+      t.match(requestSpan, { kind: 'SERVER', traceId: TRACE, parentSpanId: PARENT, isError: false })
+      t.match(requestSpan!.attributes, {
         'http.request.method': 'POST',
         'http.route': '/:sessionId/v1/chat/completions',
         'url.path': '/s1/v1/chat/completions',
@@ -108,11 +111,14 @@ for (const mode of ['local', 'relay'] as const) {
         'llm_proxy.exact': true,
         'llm_proxy.prompt.reason': 'first',
       })
-      t.notHas(call!.attributes, 'error.type')
-      for (const span of spans.filter((each) => each !== call)) {
-        t.match(span, { traceId: TRACE, parentSpanId: call!.spanId, isError: false }, span.name)
-        t.ok(call!.startMs <= span.startMs && span.startMs <= span.endMs, `${span.name} has its duration`)
-        t.ok(span.endMs <= call!.endMs, `${span.name} ends before the request's span`)
+      t.notHas(requestSpan!.attributes, 'error.type')
+      for (const span of spans.filter((each) => each !== requestSpan)) {
+        t.match(span, { traceId: TRACE, parentSpanId: requestSpan!.spanId, isError: false }, span.name)
+        t.ok(
+          requestSpan!.startMs <= span.startMs && span.startMs <= span.endMs,
+          `${span.name} has its duration`,
+        )
+        t.ok(span.endMs <= requestSpan!.endMs, `${span.name} ends before the request's span`)
       }
 
       const [engineSpan] = findNamed(spans, 'chat fake')
@@ -135,11 +141,11 @@ for (const mode of ['local', 'relay'] as const) {
       if (mode === 'local')
         t.match(engineSpan!.attributes, { 'server.address': '127.0.0.1', 'server.port': engine.port })
 
-      const headers = headersAt(engine)
+      const headers = getFirstHeaders(engine)
       t.equal(headers.traceparent, `00-${TRACE}-${engineSpan!.spanId}-01`, 'the engine receives its span')
       t.notHas(headers, 'baggage')
       t.notHas(headers, 'tracestate')
-      t.match(call!.resource, { 'service.name': 'llm-proxy' })
+      t.match(requestSpan!.resource, { 'service.name': 'llm-proxy' })
       for (const content of [SECRET, 'agent!', 'secret-user', 'sk-agents-own'])
         t.notOk(receiver.text().includes(content), `nothing of ${content}`)
     })
@@ -152,7 +158,7 @@ const getContent = (span: ReceivedSpan | undefined, name: string) =>
 
 t.test('spans have content on request, by the conventions, and no key', async (t) => {
   const receiver = await startOtlpReceiver(t)
-  const engine = await engineFor(t)
+  const engine = await startTestEngine(t)
   const proxy = await tracedProxy(t, receiver.url, local(engine), { env: CONTENT })
   const call = { id: 'c1', type: 'function', function: { name: 'run', arguments: '{"a":1}' } }
   const tools = [{ type: 'function', function: { name: 'run', parameters: { type: 'object' } } }]
@@ -205,7 +211,7 @@ t.test('spans have content on request, by the conventions, and no key', async (t
 
 t.test('for a long conversation spans have the latest messages, up to their limit', async (t) => {
   const receiver = await startOtlpReceiver(t)
-  const proxy = await tracedProxy(t, receiver.url, local(await engineFor(t)), { env: CONTENT })
+  const proxy = await tracedProxy(t, receiver.url, local(await startTestEngine(t)), { env: CONTENT })
   const messages = [
     { role: 'user', content: 'first' },
     { role: 'assistant', content: 'x'.repeat(40_000) },
@@ -255,9 +261,9 @@ t.test('requests without a trace are in one trace, which is derived from the ses
   const headers = { traceparent: '00-not-a-trace-01', 'x-llm-proxy-line': 'main' }
   await sendRequest(proxy, { session: 'task~1', headers, body: { messages, max_tokens: 4 } })
   await sendRequest(proxy, { session: 'task~2', body: { messages: [first], max_tokens: 4 } })
-  const calls = findNamed(await getSpans(proxy, receiver), ROUTE)
+  const requestSpans = findNamed(await getSpans(proxy, receiver), ROUTE)
   t.strictSame(
-    calls.map(({ traceId, parentSpanId, attributes }) => [
+    requestSpans.map(({ traceId, parentSpanId, attributes }) => [
       traceId,
       parentSpanId,
       attributes['session.id'],
@@ -269,11 +275,11 @@ t.test('requests without a trace are in one trace, which is derived from the ses
       [getTraceId('task~2'), '', 'task~2', 0],
     ],
   )
-  t.match(calls[1]!.attributes, {
+  t.match(requestSpans[1]!.attributes, {
     'llm_proxy.prompt.reason': 'extended',
     'llm_proxy.weight_version': 'step-7',
   })
-  t.ok(Number(calls[1]!.attributes['llm_proxy.prompt.reused_tokens']) > 0)
+  t.ok(Number(requestSpans[1]!.attributes['llm_proxy.prompt.reused_tokens']) > 0)
   t.not(getTraceId('task~1'), getTraceId('task~2'))
 })
 
@@ -282,7 +288,7 @@ t.test('a failed request has its error, and each engine that was tried has a spa
   const engine = await startFakeVllm()
   const proxy = await tracedProxy(t, receiver.url, { ...local(engine), queueWaitMs: 100 })
   t.equal((await sendRequest(proxy, { session: 's0' })).status, 200)
-  engine.refuseNext(1)
+  engine.rejectNext(1)
   t.equal((await sendRequest(proxy)).status, 400)
   t.equal((await sendRequest(proxy, { session: 's2', body: { messages: 'none' } })).status, 400)
   await engine.close()
@@ -311,17 +317,17 @@ t.test('a failed request has its error, and each engine that was tried has a spa
 
 t.test('an agent that disconnects ends its span, and the cut turn is marked', async (t) => {
   const receiver = await startOtlpReceiver(t)
-  const engine = await engineFor(t)
+  const engine = await startTestEngine(t)
   const proxy = await tracedProxy(t, receiver.url, { ...local(engine), retryGraceMs: 0 })
-  const leaving = new AbortController()
+  const controller = new AbortController()
   const response = await fetch(`${proxy.baseUrl('s1')}/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ messages: [{ role: 'user', content: 'go on' }], stream: true, ignore_eos: true }),
-    signal: leaving.signal,
+    signal: controller.signal,
   })
   await response.body!.getReader().read()
-  leaving.abort()
+  controller.abort()
   await until(async () => (await proxy.get('/sessions/s1')).turns[0]?.status === 'aborted')
   const spans = await getSpans(proxy, receiver)
   t.match(findNamed(spans, ROUTE), [
@@ -332,7 +338,7 @@ t.test('an agent that disconnects ends its span, and the cut turn is marked', as
 
 t.test('the standard variables are honoured: service, headers, sampler', async (t) => {
   const receiver = await startOtlpReceiver(t)
-  const engine = await engineFor(t)
+  const engine = await startTestEngine(t)
   const env = {
     OTEL_SERVICE_NAME: 'rollouts',
     OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=lab',
@@ -350,34 +356,34 @@ t.test('the standard variables are honoured: service, headers, sampler', async (
   t.match(spans[0]!.resource, { 'service.name': 'rollouts', 'deployment.environment.name': 'lab' })
   t.match(receiver.headers, [{ 'x-tenant': 't1' }])
   t.match(
-    String(headersAt(engine).traceparent),
+    String(getFirstHeaders(engine).traceparent),
     new RegExp(`^00-${getTraceId('unsampled')}-[0-9a-f]{16}-00$`),
   )
 })
 
 t.test('without tracing no engine receives a trace', async (t) => {
-  const engine = await engineFor(t)
+  const engine = await startTestEngine(t)
   const proxy = await startProxy(t, local(engine))
   t.equal((await sendRequest(proxy, { headers: TRACED })).status, 200)
-  const headers = headersAt(engine)
+  const headers = getFirstHeaders(engine)
   for (const name of ['traceparent', 'tracestate', 'baggage']) t.notHas(headers, name)
 })
 
 t.test('an unreachable receiver costs requests nothing, and is reported once', async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const env = { OTEL_BSP_SCHEDULE_DELAY: '1', OTEL_EXPORTER_OTLP_TIMEOUT: '500' }
   // No server listens there: the port was free, and is again.
   const gone = await startFakeVllm()
   await gone.close()
   const proxy = await tracedProxy(t, gone.url, {}, { env, logger })
-  const lost = () => lines.filter(({ event }) => event === 'span_export_failed').length
+  const failedExports = () => lines.filter(({ event }) => event === 'span_export_failed').length
   t.equal((await sendRequest(proxy, { body: { max_tokens: 2 } })).status, 200)
-  await until(() => lost() > 0)
+  await until(() => failedExports() > 0)
   for (const session of ['s2', 's3'])
     t.equal((await sendRequest(proxy, { session, body: { max_tokens: 2 } })).status, 200)
   t.match((await proxy.get('/sessions')).sessions.length, 3)
   await proxy.server.stop(0)
-  t.equal(lost(), 1)
+  t.equal(failedExports(), 1)
 })
 
 t.test(

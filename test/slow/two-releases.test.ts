@@ -4,8 +4,8 @@
  * nodes-earlier-release.test.ts has two releases side by side in every gate.
  */
 import t from 'tap'
-import { killInTurn, runNodesKilled } from '../helpers/nodes-killed.ts'
-import { makeRelease, type Node } from '../helpers/nodes-rig.ts'
+import { killInRotation, runNodesKilled } from '../helpers/nodes-killed.ts'
+import { createRelease, type Node } from '../helpers/nodes-rig.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { ONLY_FULL } from '../helpers/tier.ts'
 
@@ -27,13 +27,13 @@ t.test(
   { skip: noPostgres || ONLY_FULL },
   async (t) => {
     const folder = t.testdir({})
-    const next = makeRelease(`${folder}/next`, MIGRATION)
+    const next = createRelease(`${folder}/next`, MIGRATION)
     const server = await PostgresServer.start({ fsync: 'on' })
     t.teardown(() => server.end())
     const db = await server.newDatabase()
     const codes: unknown[] = []
     const figures = await runNodesKilled(t, {
-      ...{ balancer: 'in turn', db, sessions: SESSIONS, calls: 5, folder },
+      ...{ balancer: 'round robin', db, sessions: SESSIONS, requests: 5, folder },
       faults: async (rig, agents) => {
         const [first, second, third] = rig.nodes as [Node, Node, Node]
         const steps = [
@@ -47,7 +47,7 @@ t.test(
           codes.push(await node.drain())
           await node.start(launcher)
         }
-        await killInTurn({ ...rig, nodes: [second] }, agents, 1)
+        await killInRotation({ ...rig, nodes: [second] }, agents, 1)
       },
     })
     t.comment(JSON.stringify(figures))

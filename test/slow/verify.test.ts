@@ -18,9 +18,13 @@ async function record(proxy: TestProxy, sessionId = 's') {
   const body = create.bind(openai.chat.completions)
   const messages = [{ role: 'user' as const, content: 'Tell me about otters.' }]
   const first = await body({ model: 'embedded', messages, seed: 3, temperature: 1.4, max_tokens: 30 })
-  const talk = [...messages, first.choices[0]!.message, { role: 'user' as const, content: 'And seals?' }]
-  await body({ model: 'embedded', messages: talk, seed: 4, max_tokens: 30, top_p: 0.9 })
-  await body({ model: 'embedded', messages: talk, temperature: 0, max_tokens: 30 })
+  const conversation = [
+    ...messages,
+    first.choices[0]!.message,
+    { role: 'user' as const, content: 'And seals?' },
+  ]
+  await body({ model: 'embedded', messages: conversation, seed: 4, max_tokens: 30, top_p: 0.9 })
+  await body({ model: 'embedded', messages: conversation, temperature: 0, max_tokens: 30 })
 }
 
 async function startRecorded(t: Test, config: Partial<ServeConfig> = {}) {

@@ -18,7 +18,7 @@ t.test('each setting that a test makes for its agent is in the instructions of d
     cwd: ROOT,
   })) {
     const program = readFileSync(join(ROOT, path), 'utf8')
-    // The agents of the first folder are in a folder of their name; those of the second are set by a rollout.
+    // The agents of test/agents/histories have their own modules; a rollout configures those of Harbor.
     if (/(histories|harbor)\.test\.ts$/.test(path)) continue
     const variables = [...program.matchAll(/\b([A-Z]+(?:_[A-Z]+)+): /g)].map(([, name]) => name!)
     const isElsewhere = program.includes("/known-agents.ts'")

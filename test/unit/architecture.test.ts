@@ -3,9 +3,9 @@ import { join } from 'node:path'
 import t from 'tap'
 import {
   type ArchitectureRules,
-  fileCycles,
+  findFileCycles,
+  findFolderCycles,
   findViolations,
-  folderCycles,
   type ImportGraph,
   readImportGraph,
 } from '../helpers/import-graph.ts'
@@ -13,9 +13,9 @@ import {
 const ROOT = join(import.meta.dirname, '../..')
 
 /** Folders that every other folder may import. */
-const GROUND = ['src/base', 'src/protocol']
+const COMMON_FOLDERS = ['src/base', 'src/protocol']
 /** Interfaces that the proxy's folders depend on, independent of the adapter that implements them. */
-const PORTS = ['src/proxy/engines/port', 'src/proxy/tokens', 'src/proxy/store/port', ...GROUND]
+const PORTS = ['src/proxy/engines/port', 'src/proxy/tokens', 'src/proxy/store/port', ...COMMON_FOLDERS]
 /** The engines of this process: the dispatcher and the engine clients. */
 const ENGINES = ['src/proxy/engines/dispatch', 'src/proxy/engines/clients']
 const PROXY = [
@@ -105,7 +105,7 @@ const RULES: ArchitectureRules = {
       'src/proxy/relay',
       ...ENGINES,
       'src/proxy/engines/port',
-      ...GROUND,
+      ...COMMON_FOLDERS,
     ],
     'src/open-engines.ts': [
       'src/included-products.ts',
@@ -118,14 +118,14 @@ const RULES: ArchitectureRules = {
       'src/proxy/engines/port',
       'src/proxy/session',
       'src/proxy/tokens',
-      ...GROUND,
+      ...COMMON_FOLDERS,
     ],
     // The page in the browser imports the types of the API's responses.
     'src/inspector/page': ['src/proxy/http', 'src/protocol/transcript'],
-    'src/inspector/routes': GROUND,
+    'src/inspector/routes': COMMON_FOLDERS,
     // The side of trainers uses the proxy through its HTTP API only.
-    'src/rollout': ['src/proxy/config', ...GROUND],
-    'src/rollout/datasets': GROUND,
+    'src/rollout': ['src/proxy/config', ...COMMON_FOLDERS],
+    'src/rollout/datasets': COMMON_FOLDERS,
     'src/embedded': ['src/proxy/dialects', 'src/proxy/http', 'src/proxy/engines/clients', ...PORTS],
     'src/worker': ['src/proxy/engines/dispatch', ...PORTS],
     // Routes import no node: they take what they need of the other nodes as an option.
@@ -136,7 +136,7 @@ const RULES: ArchitectureRules = {
       'src/proxy/engines/port',
       'src/proxy/session',
       'src/proxy/store/port',
-      ...GROUND,
+      ...COMMON_FOLDERS,
     ],
     'src/proxy/metrics': ['src/proxy/engines/dispatch', 'src/proxy/session', ...PORTS],
     'src/proxy/tracing': ['src/proxy/session', ...PORTS],
@@ -144,15 +144,15 @@ const RULES: ArchitectureRules = {
     'src/proxy/session': PORTS,
     'src/proxy/verify': ['src/proxy/engines/dispatch', ...PORTS],
     'src/proxy/engines/clients': PORTS,
-    'src/proxy/engines/dispatch': ['src/proxy/engines/port', ...GROUND],
-    'src/proxy/engines/port': GROUND,
+    'src/proxy/engines/dispatch': ['src/proxy/engines/port', ...COMMON_FOLDERS],
+    'src/proxy/engines/port': COMMON_FOLDERS,
     'src/proxy/relay': ['src/proxy/engines/dispatch', ...PORTS],
     // Code that both databases share.
-    'src/proxy/store/common': ['src/proxy/store/port', ...GROUND],
-    'src/proxy/store/sqlite': ['src/proxy/store/common', 'src/proxy/store/port', ...GROUND],
-    'src/proxy/store/postgres': ['src/proxy/store/common', 'src/proxy/store/port', ...GROUND],
-    'src/proxy/store/port': GROUND,
-    'src/proxy/tokens': GROUND,
+    'src/proxy/store/common': ['src/proxy/store/port', ...COMMON_FOLDERS],
+    'src/proxy/store/sqlite': ['src/proxy/store/common', 'src/proxy/store/port', ...COMMON_FOLDERS],
+    'src/proxy/store/postgres': ['src/proxy/store/common', 'src/proxy/store/port', ...COMMON_FOLDERS],
+    'src/proxy/store/port': COMMON_FOLDERS,
+    'src/proxy/tokens': COMMON_FOLDERS,
     'src/proxy/config': ['src/base'],
     'src/protocol': ['src/base'],
     // Renders requests and messages as text, in the page and in a terminal.
@@ -209,7 +209,7 @@ const RULES: ArchitectureRules = {
 }
 
 /** Folders that contain only folders, except for the listed files that compose them. */
-const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
+const PARENT_FOLDERS: Readonly<Record<string, readonly string[]>> = {
   // The composition root, its products, the modules that differ between its modes, and the package's entry
   // point.
   src: [
@@ -248,13 +248,13 @@ t.test(
       'the graph covers this repository',
     )
     t.strictSame(findViolations(graph, RULES), [])
-    t.strictSame(folderCycles(graph), [], 'no folders import each other in a cycle')
-    t.strictSame(fileCycles(graph), [], 'no files import each other in a cycle')
+    t.strictSame(findFolderCycles(graph), [], 'no folders import each other in a cycle')
+    t.strictSame(findFileCycles(graph), [], 'no files import each other in a cycle')
   },
 )
 
 t.test('a folder of folders has no file of its own except those that compose it', async (t) => {
-  for (const [folder, composing] of Object.entries(ROOMS_ALONE)) {
+  for (const [folder, composing] of Object.entries(PARENT_FOLDERS)) {
     t.strictSame(globSync('*.ts', { cwd: join(ROOT, folder) }).sort(), composing.toSorted(), folder)
   }
 })
@@ -340,13 +340,13 @@ t.test(
       'src/a/other.ts': [],
       'src/d/four.ts': ['src/a/one.ts'],
     })
-    t.strictSame(folderCycles(cycle), [['src/a', 'src/b', 'src/c']])
+    t.strictSame(findFolderCycles(cycle), [['src/a', 'src/b', 'src/c']])
     const nested = createGraph({
       'src/proxy/http/server.ts': ['src/proxy/http/agent/routes.ts'],
       'src/proxy/http/agent/routes.ts': ['src/proxy/http/transport/errors.ts'],
       'src/proxy/http/transport/errors.ts': [],
     })
-    t.strictSame(folderCycles(nested), [])
+    t.strictSame(findFolderCycles(nested), [])
   },
 )
 
@@ -357,7 +357,7 @@ t.test('files that import each other form a cycle, also inside one folder', asyn
     'src/a/three.ts': ['src/a/one.ts'],
     'src/a/four.ts': ['src/a/one.ts'],
   })
-  t.strictSame(fileCycles(cycle), [['src/a/one.ts', 'src/a/three.ts', 'src/a/two.ts']])
+  t.strictSame(findFileCycles(cycle), [['src/a/one.ts', 'src/a/three.ts', 'src/a/two.ts']])
 })
 
 t.test('the graph contains every form of import, and ignores comments and strings', async (t) => {

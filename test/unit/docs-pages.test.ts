@@ -23,11 +23,11 @@ const REFERENCES = [
 const read = (page: string) => readFileSync(join(ROOT, page), 'utf8')
 
 /** Removes code, in which `](` and `#` have another meaning. */
-const prose = (page: string) => read(page).replace(/^```.*?^```$/gms, '')
+const readProse = (page: string) => read(page).replace(/^```.*?^```$/gms, '')
 
-/** The anchors that GitHub gives to a page's headings. */
+/** Returns the anchors that GitHub generates for a page's headings. */
 function getAnchors(page: string): Set<string> {
-  const headings = [...prose(page).matchAll(/^#+ (.*)$/gm)].map(([, heading]) => heading!)
+  const headings = [...readProse(page).matchAll(/^#+ (.*)$/gm)].map(([, heading]) => heading!)
   const plain = headings.map((heading) => heading.replace(/\[([^\]]*)\]\([^)]*\)/g, '$1').toLowerCase())
   return new Set(plain.map((heading) => heading.replace(/[^\p{L}\p{N}_\- ]/gu, '').replaceAll(' ', '-')))
 }
@@ -42,7 +42,7 @@ t.test('docs/README.md lists every page in one section', async (t) => {
 
 t.test('links between pages lead to existing files and headings', async (t) => {
   for (const page of PAGES) {
-    for (const [, link] of prose(page).matchAll(/\]\(([^)\s]+)\)/g)) {
+    for (const [, link] of readProse(page).matchAll(/\]\(([^)\s]+)\)/g)) {
       if (/^https?:/.test(link!)) continue
       const [path, anchor] = link!.split('#') as [string, string?]
       const target = path === '' ? page : normalize(join(dirname(page), path))

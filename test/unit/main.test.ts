@@ -4,7 +4,7 @@ import t from 'tap'
 import { startServer } from '../../src/main.ts'
 import { loadConfig } from '../../src/proxy/config/load.ts'
 import { SERVE } from '../../src/proxy/config/options/serve.ts'
-import { listingLogger } from '../helpers/listing-logger.ts'
+import { createListingLogger } from '../helpers/listing-logger.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 
 const SWEEP_INTERVAL_MS = 60_000
@@ -12,7 +12,7 @@ const SWEEP_INTERVAL_MS = 60_000
 t.test('a server that cannot listen leaves nothing running', async (t) => {
   mock.timers.enable({ apis: ['setInterval'] })
   t.teardown(() => mock.timers.reset())
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const platform = { spawn: inProcess, listen: () => Promise.reject(new Error('the port is in use')) }
   const config = { ...loadConfig(SERVE, {}, {}), db: `${t.testdir({})}/proxy.db` }
   await t.rejects(startServer(config, { logger, platform }), { message: 'the port is in use' })

@@ -3,13 +3,13 @@
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t from 'tap'
-import { ended, startChild } from '../helpers/children.ts'
+import { startChild, waitForExit } from '../helpers/children.ts'
 
 const PROGRAM = join(import.meta.dirname, '../helpers/planted-stall.ts')
 
-async function getEnd(...ways: string[]) {
-  const child = startChild(process.execPath, [PROGRAM, ...ways])
-  const [stderr, [code]] = await Promise.all([text(child.stderr), ended(child)])
+async function runPlantedStall(...modes: string[]) {
+  const child = startChild(process.execPath, [PROGRAM, ...modes])
+  const [stderr, [code]] = await Promise.all([text(child.stderr), waitForExit(child)])
   return { code, stderr }
 }
 
@@ -17,13 +17,13 @@ async function getEnd(...ways: string[]) {
 t.test(
   'a request that blocks the event loop of a proxy in its own process fails the file that sent it',
   async (t) => {
-    const { code, stderr } = await getEnd('child')
+    const { code, stderr } = await runPlantedStall('child')
     t.equal(code, 1)
-    t.match(stderr, /^The event loop of a proxy stood still for \d+ ms/)
+    t.match(stderr, /^The event loop of a proxy was blocked for \d+ ms/)
   },
 )
 
-for (const [title, ways] of Object.entries({
+for (const [title, modes] of Object.entries({
   'the start of a proxy, other work of a test and a waiting thread do not count': [
     'starting',
     'aside',
@@ -31,5 +31,5 @@ for (const [title, ways] of Object.entries({
   ],
   'a file that stalls intentionally can declare it': ['purpose'],
 })) {
-  t.test(title, async (t) => t.same(await getEnd(...ways), { code: 0, stderr: '' }))
+  t.test(title, async (t) => t.same(await runPlantedStall(...modes), { code: 0, stderr: '' }))
 }

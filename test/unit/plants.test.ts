@@ -1,6 +1,6 @@
 /**
- * The faults that `npm run sim:plants` plants. Each must match its source line: this test finds out in a
- * second, the simulator in an hour.
+ * The faults that `npm run sim:plants` plants. Each must match its source line: this test checks that in a
+ * second, the simulator needs an hour.
  */
 import { readFileSync } from 'node:fs'
 import t from 'tap'

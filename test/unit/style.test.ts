@@ -34,6 +34,10 @@ t.test('names and words of the source are no worse than the baseline', async (t)
   t.strictSame(measures, baseline, 'the baseline is as low as it can be (UPDATE=1 lowers it)')
 })
 
+t.test('no function of the tests is named for what it returns only (`somethingOf`)', async (t) => {
+  t.strictSame(measureStyle(readFiles('test/**/*.ts'), []).examples.ofFunctions, [])
+})
+
 t.test('each measure counts what its name states', async (t) => {
   const code = [
     {

@@ -6,8 +6,8 @@ import { VERSION } from '../../src/base/version.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** The position of a version, as the first group. */
-const PLACES: Readonly<Record<string, RegExp>> = {
+/** Patterns whose first group is the version. */
+const VERSION_PATTERNS: Readonly<Record<string, RegExp>> = {
   'python/pyproject.toml': /^version = "([^"]+)"$/gm,
   Dockerfile: /image\.version="([^"]+)"/g,
   'deploy.yaml': /image: llm-proxy:(\S+)/g,
@@ -22,7 +22,7 @@ t.test('all files that name the required Node version of the npm package agree',
   t.match(read('bin/llm-proxy'), `: [${needed.replace('.', ', ')}]\n`)
 })
 
-for (const [path, pattern] of Object.entries(PLACES)) {
+for (const [path, pattern] of Object.entries(VERSION_PATTERNS)) {
   t.test(`${path} names the version of package.json`, async (t) => {
     const text = readFileSync(join(ROOT, path), 'utf8')
     const found = pattern.global ? [...text.matchAll(pattern)] : [pattern.exec(text) ?? []]

@@ -1,4 +1,4 @@
-"""Virtual environments that have nothing but what a test installs."""
+"""Virtual environments with only the packages that a test installs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def create_environment(folder: Path) -> Path:
 
 
 def install(python: Path, *arguments: str) -> None:
-    """Installs what `pip install` gets as arguments into an environment."""
+    """Runs `pip install` with these arguments in an environment."""
     if HAS_UV:
         command = [sys.executable, "-m", "uv", "pip", "install", "--python", str(python)]
     else:

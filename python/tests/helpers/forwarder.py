@@ -18,12 +18,12 @@ class Forwarder:
         self.url = ""
 
     def cut(self) -> None:
-        """Ends every connection at once, without a goodbye."""
+        """Aborts every connection."""
         for writer in self._writers:
             writer.transport.abort()
 
-    def refuse(self) -> None:
-        """Cuts, and lets no new connection through until `accept`."""
+    def reject(self) -> None:
+        """Aborts every connection, and rejects new ones until `accept`."""
         self._accepting = False
         self.cut()
 
@@ -52,13 +52,13 @@ class Forwarder:
         try:
             if not self._accepting:
                 return
-            there, back = await asyncio.open_connection(*self._target)
-            self._writers.add(back)
+            upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
+            self._writers.add(upstream_writer)
             try:
-                await asyncio.gather(_copy(reader, back), _copy(there, writer))
+                await asyncio.gather(_copy(reader, upstream_writer), _copy(upstream_reader, writer))
             finally:
-                self._writers.discard(back)
-                back.transport.abort()
+                self._writers.discard(upstream_writer)
+                upstream_writer.transport.abort()
         finally:
             self._writers.discard(writer)
             self._tasks.discard(task)

@@ -1,4 +1,4 @@
-"""A stand-in for a Harbor server, written from the description of its API; agents are functions."""
+"""A fake Harbor server, written from the description of its API; agents are functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-#: The rollout server of the tests knows one address, at which each test's server takes its turn.
+#: The rollout server of the tests knows this address only, on which the servers of the tests listen in sequence.
 _SOCKET = socket.create_server(("127.0.0.1", 0))
 HARBOR_URL = f"http://127.0.0.1:{_SOCKET.getsockname()[1]}"
 
 
 @dataclass
 class Agent:
-    """What a run's agent knows: its metadata, and how often the task was submitted before."""
+    """The agent of a run: the run's metadata, and the number of earlier submissions of its task."""
 
     metadata: dict[str, Any]
     archive: bytes
@@ -32,21 +32,21 @@ class Agent:
         return url
 
     async def chat(self, messages: list[Any], **fields: Any) -> dict[str, Any]:
-        """One call as an OpenAI client makes it; returns the assistant's message."""
+        """Sends one request as an OpenAI client does. Returns the assistant's message."""
         body = {"model": "any", "messages": messages, "max_tokens": 16, **fields}
         key = self.metadata["environment_overrides"]["OPENAI_API_KEY"]
         headers = {"Authorization": f"Bearer {key}"}
         async with self.http.post(
             f"{self.base_url}/chat/completions", json=body, headers=headers
         ) as response:
-            answer = await response.json()
+            body = await response.json()
             if response.status != 200:
-                raise RuntimeError(f"{response.status}: {answer['error']['code']}")
-            message: dict[str, Any] = answer["choices"][0]["message"]
+                raise RuntimeError(f"{response.status}: {body['error']['code']}")
+            message: dict[str, Any] = body["choices"][0]["message"]
             return message
 
-    async def talk(self, rounds: int, question: str = "What is the sea?") -> None:
-        """A conversation in which each call extends the one before."""
+    async def converse(self, rounds: int, question: str = "What is the sea?") -> None:
+        """Runs a conversation in which each request extends the previous one."""
         messages: list[Any] = [{"role": "user", "content": question}]
         for number in range(rounds):
             messages += [await self.chat(messages), {"role": "user", "content": f"And {number}?"}]
@@ -90,10 +90,10 @@ class HarborServer:
         agent = Agent(metadata, upload.file.read(), number, self._http)
         self.agents.append(agent)
         try:
-            answer = await self._run(agent)
+            result = await self._run(agent)
         except RuntimeError as error:
-            answer = {"run_id": "r", "status": "failed", "rewards": None, "error": str(error)}
-        response = web.json_response(answer)
-        # The next test's server has no part in this connection.
+            result = {"run_id": "r", "status": "failed", "rewards": None, "error": str(error)}
+        response = web.json_response(result)
+        # The server of the next test must not receive this connection.
         response.force_close()
         return response

@@ -1,4 +1,4 @@
-"""The loaders of exported rows that docs/load-rows.md has, and files for them."""
+"""The loaders of exported rows in docs/load-rows.md, and files for them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from .proxy import REPOSITORY
 
-#: What each needs to be installed, or "", and its code. The first reads `rows` from a file, the others go on with them.
+#: The package that each loader needs, or "", and its code. The first one reads `rows` from a file, the others use them.
 LOADERS: list[tuple[str, str]] = re.findall(
     r"^```python load ?(\w*)\n(.*?)^```$", (REPOSITORY / "docs" / "load-rows.md").read_text(), re.S | re.M
 )
 
 
 def write_rows(folder: Path) -> None:
-    """Files of rows as `llm-proxy rollout` writes them."""
+    """Writes files of rows as `llm-proxy rollout` does."""
     row = {
         "task_index": 0,
         "sample_index": 0,

@@ -1,4 +1,4 @@
-"""Agent loops as verl makes them."""
+"""Agent loops, created as verl creates them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EMBEDDED_MODEL = REPOSITORY / "src" / "embedded" / "model"
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
 
-def is_standin() -> bool:
-    return "standin" in Path(str(verl.__file__)).parts
+def is_fake_verl() -> bool:
+    return "fakes" in Path(str(verl.__file__)).parts
 
 
 def tokenizer() -> Any:
-    if is_standin():
+    if is_fake_verl():
         return Tokenizer()
     from transformers import AutoTokenizer
 
@@ -36,7 +36,7 @@ def make_loop(
     client: Any = None,
     **options: Any,
 ) -> RemoteAgentLoop:
-    """The loop of one sample; `options` are more of its `remote_agent` section."""
+    """Creates the loop of one sample; `options` are further options of its `remote_agent` section."""
     config = config or trainer_config()
     where = {"proxy_urls": [proxy.url], "rollout_servers": [proxy.rollouts_url]}
     return RemoteAgentLoop(
@@ -52,13 +52,13 @@ def make_loop(
 
 
 def sample(task: Path, **fields: Any) -> dict[str, Any]:
-    """A row of a dataset."""
+    """Creates a row of a dataset."""
     task.mkdir(exist_ok=True)
     prompt = [{"role": "user", "content": "Look around."}]
     return {"raw_prompt": prompt, "instance_id": task.name, "local_task_path": str(task), **fields}
 
 
-def facts(output: Any) -> dict[str, Any]:
-    """What an output tells beside its row."""
-    about: dict[str, Any] = output.extra_fields["remote_agent"]
-    return about
+def get_metadata(output: Any) -> dict[str, Any]:
+    """Returns the metadata of an output."""
+    metadata: dict[str, Any] = output.extra_fields["remote_agent"]
+    return metadata

@@ -24,12 +24,12 @@ class PolicyEngine:
     model: Any
     end_of_turn: int
     url: str = ""
-    #: What it adds to each logprob that it tells: an engine that is wrong by as much.
+    #: The error that the engine adds to each reported logprob.
     logprob_error: float = 0.0
     requests: int = 0
 
     async def completions(self, request: web.Request) -> web.Response:
-        """`POST /v1/completions` with a prompt of ids, as a proxy in token mode asks."""
+        """`POST /v1/completions` with a prompt of ids, as a proxy in token mode sends it."""
         body = await request.json()
         ids, logprobs = self._sample(body["prompt"], body["max_tokens"])
         choice = {
@@ -48,11 +48,11 @@ class PolicyEngine:
     @torch.no_grad()
     def _sample(self, prompt: list[int], limit: int) -> tuple[list[int], list[float]]:
         self.requests += 1
-        dice = torch.Generator().manual_seed(self.requests)
+        generator = torch.Generator().manual_seed(self.requests)
         ids, logprobs = list(prompt), list[float]()
         while len(logprobs) < limit and (not logprobs or ids[-1] != self.end_of_turn):
             scores = self.model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
-            token = int(scores.exp().multinomial(1, generator=dice))
+            token = int(scores.exp().multinomial(1, generator=generator))
             ids.append(token)
             logprobs.append(float(scores[token]) + self.logprob_error)
         return ids[len(prompt) :], logprobs
@@ -69,7 +69,7 @@ async def _health(_: web.Request) -> web.Response:
 
 @contextlib.contextmanager
 def running(engine: PolicyEngine) -> Iterator[PolicyEngine]:
-    """Serves on a thread of its own: the trainer's waits for its rollouts."""
+    """Serves the engine on a separate thread, because the trainer's thread waits for its rollouts."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

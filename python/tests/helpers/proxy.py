@@ -1,4 +1,4 @@
-"""The real proxy and the real rollout server, started as processes, and what a test asks of them."""
+"""The real proxy and the real rollout server, started as processes, and the requests that tests send to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 REPOSITORY = Path(__file__).parents[3]
-#: Another one is the proxy of an earlier version.
+#: The variable may name the proxy of an earlier version.
 LAUNCHER = Path(os.environ.get("LLM_PROXY_LAUNCHER", REPOSITORY / "bin" / "llm-proxy"))
 START_TIMEOUT_S = 60
 
@@ -42,18 +42,18 @@ class Proxy:
     async def worker_ids(self, http: aiohttp.ClientSession) -> list[str]:
         return [worker["worker_id"] for worker in await self.get(http, "/admin/workers")]
 
-    async def lacks_worker(self, http: aiohttp.ClientSession, worker_id: str) -> None:
-        """Waits until the proxy has let a worker go: it does when the socket is gone, shortly after its close."""
+    async def wait_for_removal(self, http: aiohttp.ClientSession, worker_id: str) -> None:
+        """Waits until the proxy has removed a worker, which it does shortly after the socket has closed."""
         for _ in range(500):
             if worker_id not in await self.worker_ids(http):
                 return
             await asyncio.sleep(0.02)
-        raise AssertionError(f"{worker_id} has left and the proxy still has it")
+        raise AssertionError(f"the proxy still lists {worker_id}, which has left")
 
     async def chat(
         self, http: aiohttp.ClientSession, session_id: str, messages: list[Any], **fields: Any
     ) -> tuple[int, Any]:
-        """One call of an agent: status and body."""
+        """Sends one request of an agent. Returns its status and body."""
         body = {"model": "any", "messages": messages, "max_tokens": 16, **fields}
         async with http.post(f"{self.url}/{session_id}/v1/chat/completions", json=body) as response:
             return response.status, await response.json()
@@ -63,7 +63,7 @@ class Proxy:
 def start_proxy(
     directory: Path, *flags: str, mode: str = "relay", token_mode: bool = True
 ) -> Iterator[Proxy]:
-    """A proxy on a free port with its database in `directory`; it ends with the block."""
+    """Starts a proxy on a free port with its database in `directory`; the end of the block stops it."""
     command = [str(LAUNCHER), "serve", "--port", "0", "--mode", mode, "--db", str(directory / "proxy.db")]
     command += ["--durability", "process", "--log-level", "warn", "--queue-wait", "10s", *flags]
     if token_mode:
@@ -74,7 +74,7 @@ def start_proxy(
 
 @contextlib.contextmanager
 def start_rollouts(directory: Path, proxy: Proxy, *flags: str) -> Iterator[Proxy]:
-    """The proxy with a rollout server, on a free port, that runs agents as the flags say; it ends with the block."""
+    """Adds a rollout server on a free port, which runs agents as the flags set; the end of the block stops it."""
     command = [str(LAUNCHER), "rollout", "--listen", "127.0.0.1:0", "--proxy-url", proxy.url]
     with _started([*command, "--concurrency", "100", *flags], directory / "rollouts.log") as (url, _):
         yield dataclasses.replace(proxy, rollouts_url=url)
@@ -87,7 +87,7 @@ def _started(command: list[str], log_file: Path) -> Iterator[tuple[str, int]]:
             command, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
         )
     try:
-        yield _url_of(process, log_file), process.pid
+        yield _read_url(process, log_file), process.pid
     finally:
         process.terminate()
         try:
@@ -103,7 +103,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
-def _url_of(process: subprocess.Popen[bytes], log: Path) -> str:
+def _read_url(process: subprocess.Popen[bytes], log: Path) -> str:
     assert process.stdout is not None
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
@@ -112,4 +112,4 @@ def _url_of(process: subprocess.Popen[bytes], log: Path) -> str:
         found = re.search(rb"listening on (http://\S+)", process.stdout.readline())
         if found:
             return found[1].decode()
-    raise AssertionError(f"it did not start (exit code {process.poll()}): {log.read_text()[-2000:]}")
+    raise AssertionError(f"the process did not start (exit code {process.poll()}): {log.read_text()[-2000:]}")

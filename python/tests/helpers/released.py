@@ -1,4 +1,4 @@
-"""Parts of a trainer's released wheel, run as they are, without what the rest of it needs: a GPU, much else."""
+"""Parts of a trainer's released wheel, unchanged, without the requirements of the other parts, such as a GPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HERE = Path(__file__).parents[2]
 WHEELS = Path(os.environ.get("TRAINER_WHEELS", HERE / ".venv-verl" / "wheels"))
 
 
-def wheel_of(requirement: str) -> Path:
-    """The wheel of ``name==version``, from PyPI the first time."""
+def get_wheel(requirement: str) -> Path:
+    """Returns the wheel of ``name==version``, which is downloaded from PyPI the first time."""
     name = requirement.replace("==", "-").replace("-", "_").rsplit("_", 1)
     pattern = f"{name[0]}-{name[1]}-*.whl"
     if not [*WHEELS.glob(pattern)]:
-        # Versions of Python that it was not made for read these parts all the same.
+        # These parts also run on versions of Python that the wheel does not support.
         download = [
             sys.executable,
             "-m",
@@ -35,9 +35,9 @@ def wheel_of(requirement: str) -> Path:
     return wheel
 
 
-def part_of(requirement: str, path: str, *names: str) -> ModuleType:
-    """A module with these classes, functions and constants of one file; what cannot be imported is a stand-in."""
-    with zipfile.ZipFile(wheel_of(requirement)) as wheel:
+def load_part(requirement: str, path: str, *names: str) -> ModuleType:
+    """Returns a module with these classes, functions and constants of one file; fakes replace missing imports."""
+    with zipfile.ZipFile(get_wheel(requirement)) as wheel:
         tree = ast.parse(wheel.read(path).decode())
     typing_only = [
         node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node)
@@ -47,7 +47,7 @@ def part_of(requirement: str, path: str, *names: str) -> ModuleType:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             _import(node, module)
-        elif _name_of(node) in names:
+        elif _get_name(node) in names:
             exec(compile(ast.Module([node], []), path, "exec", dont_inherit=True), module.__dict__)
     missing = [name for name in names if not hasattr(module, name)]
     assert not missing, f"{requirement} has no {missing} in {path}"
@@ -55,7 +55,7 @@ def part_of(requirement: str, path: str, *names: str) -> ModuleType:
 
 
 class _Absent:
-    """In the place of a class, a type or a default of what is not installed; who uses it gets nothing."""
+    """Replaces a class, a type or a default of a package that is not installed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
@@ -68,7 +68,7 @@ def _import(node: ast.Import | ast.ImportFrom, module: ModuleType) -> None:
             setattr(module, alias.asname or alias.name.split(".")[0], _Absent)
 
 
-def _name_of(node: ast.stmt) -> str | None:
+def _get_name(node: ast.stmt) -> str | None:
     if isinstance(node, ast.AnnAssign | ast.Assign):
         target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
         return target.id if isinstance(target, ast.Name) else None

@@ -1,4 +1,4 @@
-"""verl's rollout servers as an object in this process, behind verl's own client (or the stand-in's)."""
+"""verl's rollout servers as an object in this process, behind verl's own client (or the fake's)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END_OF_TURN = 2041
 
 
 class Config(dict[str, Any]):
-    """A dictionary whose keys are attributes too, as verl's configuration is read."""
+    """A dictionary whose keys are also attributes, as in verl's configuration."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -35,8 +35,8 @@ def trainer_config(**rollout: Any) -> Config:
 
 
 @dataclass
-class Sampled:
-    """One call as the server got it and answered it."""
+class SampledRequest:
+    """A request as the server received it, with its output."""
 
     prompt_ids: list[int]
     sampling_params: dict[str, Any]
@@ -47,7 +47,7 @@ Script = Callable[[list[int], dict[str, Any]], Awaitable[TokenOutput]]
 
 
 def completion(prompt_ids: list[int], count: int = 6, step: int | None = 3) -> TokenOutput:
-    """Some words of the embedded model's vocabulary, always the same after a prompt, and the end of the turn."""
+    """Returns words of the embedded model's vocabulary, the same for each prompt, and the end of the turn."""
     draw = random.Random(len(prompt_ids) * 7919 + sum(prompt_ids))
     ids = [draw.randrange(300, 2000) for _ in range(count - 1)]
     extra = {} if step is None else {"global_steps": step}
@@ -59,16 +59,16 @@ def completion(prompt_ids: list[int], count: int = 6, step: int | None = 3) -> T
     )
 
 
-async def _at_once(prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
+async def _complete_immediately(prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
     return completion(prompt_ids)
 
 
 @dataclass
 class RolloutServers:
-    """Answers by `script`; `calls` are those that were answered."""
+    """Completes requests by `script`; `requests` lists the completed ones."""
 
-    script: Script = _at_once
-    calls: list[Sampled] = field(default_factory=list)
+    script: Script = _complete_immediately
+    requests: list[SampledRequest] = field(default_factory=list)
     started: int = 0
     cancelled: int = 0
     sticky_ids: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class RolloutServers:
     def client(self, config: Any = None) -> LLMServerClient:
         return LLMServerClient(config or trainer_config(), load_balancer_handle=_Actor(self))
 
-    # What verl's client calls, by name, as methods of Ray actors.
+    # The methods of Ray actors that verl's client calls.
 
     async def acquire_server(self, request_id: str, **_fields: Any) -> tuple[str, Any]:
         self.sticky_ids.append(request_id)
@@ -96,14 +96,14 @@ class RolloutServers:
     ) -> TokenOutput:
         self.started += 1
         params = dict(sampling_params)
-        # verl's servers empty the dictionary as they read it.
+        # verl's servers empty the dictionary when they read it.
         sampling_params.clear()
         try:
             output = await self.script(prompt_ids, params)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        self.calls.append(Sampled(list(prompt_ids), params, output.model_copy(deep=True)))
+        self.requests.append(SampledRequest(list(prompt_ids), params, output.model_copy(deep=True)))
         return output
 
 
@@ -127,7 +127,7 @@ class _Method:
 
 
 class Tokenizer:
-    """As much of a tokenizer as is called."""
+    """The part of a tokenizer that is called."""
 
     eos_token_id = END_OF_TURN
     pad_token_id = 2039

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 
-async def eventually(holds: Callable[[], bool], what: str, timeout_s: float = 10) -> None:
-    """Waits until something holds, and says what it waited for if that does not come."""
+async def eventually(condition: Callable[[], bool], description: str, timeout_s: float = 10) -> None:
+    """Waits until a condition holds. The error for a timeout has its description."""
     for _ in range(int(timeout_s / 0.01)):
-        if holds():
+        if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"not within {timeout_s} s: {what}")
+    raise AssertionError(f"not within {timeout_s} s: {description}")

@@ -6,7 +6,7 @@ from aiohttp import web
 
 
 async def serve(app: web.Application) -> tuple[web.AppRunner, str]:
-    """Returns what to clean up afterwards, and the URL. Handlers end with their clients."""
+    """Starts a server. Returns its runner, which the caller cleans up, and its URL. Handlers end with their clients."""
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -1,4 +1,4 @@
-"""The program in a container, on the toolkit's own apps: `container.py s3|envelope`. Prints its port."""
+"""The program in a container, with the toolkit's own apps: `container.py s3|envelope`. Prints its URL."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def put(payload, context, body: bytes) -> None:
 
 @entrypoint
 def agent(payload, context):
-    """Sends two requests, as a loop of a model and a tool does, unless the payload's `does` names something else."""
+    """Sends two requests, as a tool loop does, unless the payload's `does` names another behaviour."""
     does = payload.get("does")
     if does == "raise":
         raise RuntimeError("boom")
@@ -52,14 +52,14 @@ def agent(payload, context):
     client = OpenAI(base_url=config["base_url"], api_key=config["api_key"])
     messages = [{"role": "user", "content": payload["prompt"]}]
     for _ in range(2):
-        answer = client.chat.completions.create(model=config["model_id"], messages=messages, max_tokens=6)
-        messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+        response = client.chat.completions.create(model=config["model_id"], messages=messages, max_tokens=6)
+        messages.append({"role": "assistant", "content": response.choices[0].message.content})
         messages.append({"role": "user", "content": "Go on."})
     return {"reward": 0.5, "rewards": [0.0, 0.5]}
 
 
 listening = socket.create_server(("127.0.0.1", 0))
 print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
-# The connections of a batch are idle for more than 5 s between requests; a request may be lost on one that is just
-# being closed.
+# The connections of a batch are idle for more than 5 s between requests; a request fails on a connection that the server
+# is closing.
 uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_keep_alive=3600)).run(sockets=[listening])

@@ -1,4 +1,4 @@
-"""Runs the agent of docs/agentcore.md verbatim. Prints its port."""
+"""Runs the agent of docs/agentcore.md verbatim. Prints its URL."""
 
 import json
 import re
@@ -18,6 +18,6 @@ listening = socket.create_server(("127.0.0.1", 0))
 print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
 # The test reads no stdout from here on, and the agent prints to it.
 sys.stdout = sys.stderr
-# The connections of a batch are idle for more than 5 s between requests; a request may be lost on one that is just
-# being closed.
+# The connections of a batch are idle for more than 5 s between requests; a request fails on a connection that the server
+# is closing.
 uvicorn.Server(uvicorn.Config(names["app"], log_level="error", timeout_keep_alive=3600)).run(sockets=[listening])

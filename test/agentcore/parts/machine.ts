@@ -1,37 +1,38 @@
-/** AgentCore on this machine: the toolkit's own apps in a container, S3 and SQS, and the service in front. */
+/** Runs AgentCore on this machine: the toolkit's own apps as containers, S3 and SQS, and the service in front. */
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
-import { type Installed, installFromPyPI } from '../../agents/parts/install.ts'
+import { installFromPyPI } from '../../agents/parts/install.ts'
+import { type PipedProcess, startChild, waitForExit } from '../../helpers/children.ts'
 import {
   type Container,
-  type Front,
-  type FrontLimits,
+  type FakeAgentCore,
+  type FakeAgentCoreOptions,
   SESSION_HEADER,
-  startFront,
-} from '../../helpers/agentcore-front.ts'
-import { ended, type PipedProcess, startChild } from '../../helpers/children.ts'
+  startFakeAgentCore,
+} from '../../helpers/fake-agentcore.ts'
 
 export interface Storage {
   url: string
   bucket: string
-  /** A bucket that reports its results to the queue. */
+  /** A bucket that notifies the queue of its objects. */
   notifyingBucket: string
   queueUrl: string
 }
 
 /** A program of `container.py`, or the program of the documentation. */
-export type Kind = 's3' | 'envelope' | 'documented'
+export type ProgramKind = 's3' | 'envelope' | 'documented'
 
 export interface Machine {
   python: string
   storage: Storage
   /** Starts the service in front of a container. */
-  front(t: Test, kind: Kind, limits?: FrontLimits): Promise<Front>
+  startAgentCore(t: Test, kind: ProgramKind, limits?: FakeAgentCoreOptions): Promise<FakeAgentCore>
 }
 
 /**
- * Starts AgentCore; it ends with the test. The environment sets its S3 and SQS for every AWS client of this process.
+ * Starts AgentCore, which stops with the test. Environment variables point every AWS client of this process to its S3
+ * and SQS.
  */
 export async function startMachine(t: Test): Promise<Machine> {
   // The toolkit does not install the dependencies of its server side, nor those of trainers.
@@ -43,32 +44,36 @@ export async function startMachine(t: Test): Promise<Machine> {
     'aiobotocore',
     'backoff',
   ]
-  const installed: Installed = await installFromPyPI('agentcore-rl-toolkit', others)
-  const python = join(installed.folder, 'bin/python')
+  const { folder } = await installFromPyPI('agentcore-rl-toolkit', others)
+  const python = join(folder, 'bin/python')
   Object.assign(process.env, {
     AWS_REGION: 'us-west-2',
     AWS_ACCESS_KEY_ID: 'test',
     AWS_SECRET_ACCESS_KEY: 'test',
   })
-  const storage = (await startPart(t, python, ['storage.py'])) as unknown as Storage
+  const storage = (await startProgram(t, python, ['storage.py'])) as unknown as Storage
   Object.assign(process.env, { AWS_ENDPOINT_URL_S3: storage.url, AWS_ENDPOINT_URL_SQS: storage.url })
   const env = { ...process.env, STATE_DIR: t.testdir({}), AWS_ENDPOINT_URL: storage.url }
-  const start = (command: [string, ...string[]]) => startPart(t, python, command, env)
-  // AgentCore has a container per session; here the apps keep sessions apart by their ids.
+  const start = (command: [string, ...string[]]) => startProgram(t, python, command, env)
+  // AgentCore has a container per session; here the apps separate sessions by id.
   const [s3, envelope, documented] = await Promise.all([
     start(['container.py', 's3']),
     start(['container.py', 'envelope']),
     start(['documented.py']),
   ])
-  const containers: Record<Kind, Container> = {
-    s3: containerAt(s3.url!),
-    envelope: containerAt(envelope.url!),
-    documented: containerAt(documented.url!),
+  const containers: Record<ProgramKind, Container> = {
+    s3: createContainer(s3.url!),
+    envelope: createContainer(envelope.url!),
+    documented: createContainer(documented.url!),
   }
-  return { python, storage, front: (t, kind, limits) => startFront(t, containers[kind], limits) }
+  return {
+    python,
+    storage,
+    startAgentCore: (t, kind, limits) => startFakeAgentCore(t, containers[kind], limits),
+  }
 }
 
-function containerAt(url: string): Container {
+function createContainer(url: string): Container {
   return async (sessionId, payload) => {
     const headers = { 'content-type': 'application/json', [SESSION_HEADER]: sessionId }
     const response = await fetch(`${url}/invocations`, {
@@ -81,7 +86,7 @@ function containerAt(url: string): Container {
 }
 
 /** @returns the line of JSON that the program prints when it is ready */
-async function startPart(
+async function startProgram(
   t: Test,
   python: string,
   [script, ...args]: [string, ...string[]],
@@ -90,12 +95,12 @@ async function startPart(
   const child = startChild(python, [join(import.meta.dirname, script), ...args], { env })
   t.teardown(async () => {
     child.kill('SIGKILL')
-    await ended(child)
+    await waitForExit(child)
   })
-  return JSON.parse(await firstLine(child))
+  return JSON.parse(await readFirstLine(child))
 }
 
-async function firstLine(child: PipedProcess): Promise<string> {
+async function readFirstLine(child: PipedProcess): Promise<string> {
   let errors = ''
   child.stderr.setEncoding('utf8').on('data', (chunk: string) => {
     errors += chunk

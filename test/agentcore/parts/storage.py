@@ -1,4 +1,4 @@
-"""S3 and SQS on this machine, with a bucket that notifies a queue. Prints their addresses."""
+"""Runs S3 and SQS on this machine, with a bucket that notifies a queue. Prints their addresses."""
 
 import json
 import os

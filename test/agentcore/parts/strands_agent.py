@@ -21,7 +21,7 @@ def calculator(expression: str) -> str:
 
 
 def solve(question: str, config: dict[str, Any]) -> str:
-    """Returns the agent's response, after as many calculator calls as the model makes."""
+    """Returns the agent's final text, after all calculator calls of the model."""
     client = {"api_key": config["api_key"], "base_url": config["base_url"]}
     model = OpenAIModel(client_args=client, model_id=config["model_id"], params={"max_tokens": 64})
     agent = Agent(model=model, tools=[calculator], system_prompt="Use the calculator.", callback_handler=None)

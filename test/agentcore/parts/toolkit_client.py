@@ -1,4 +1,4 @@
-"""The toolkit's own client: one rollout of `PROMPT` at the session `BASE_URL`. Prints its result."""
+"""Runs one rollout of `PROMPT` with the toolkit's own client at the session `BASE_URL`. Prints its result."""
 
 import json
 import os

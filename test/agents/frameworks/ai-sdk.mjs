@@ -1,4 +1,4 @@
-/** The same task through Vercel's AI SDK: `generateText` with a tool and its own loop. */
+/** The task of `frameworks.py` with Vercel's AI SDK: `generateText` with a tool and its own loop. */
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { generateText, jsonSchema, stepCountIs, tool } from 'ai'
 

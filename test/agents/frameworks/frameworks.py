@@ -1,6 +1,6 @@
 """
-The same task in each framework, as its own documentation writes it: two additions with a tool, then the
-answer. `python frameworks.py NAME`; the endpoint is in OPENAI_BASE_URL or ANTHROPIC_BASE_URL.
+The same task in each framework, written as in its documentation: two additions with a tool, then the result.
+`python frameworks.py NAME`; the endpoint is in OPENAI_BASE_URL or ANTHROPIC_BASE_URL.
 """
 import asyncio
 import json
@@ -60,11 +60,11 @@ def anthropic():
     tool = {"name": "add", "description": "Adds two numbers.", "input_schema": PARAMETERS}
     messages = [{"role": "user", "content": TASK}]
     while True:
-        answer = client.messages.create(model="m", max_tokens=500, messages=messages, tools=[tool])
-        messages.append({"role": "assistant", "content": answer.content})
-        calls = [block for block in answer.content if block.type == "tool_use"]
+        response = client.messages.create(model="m", max_tokens=500, messages=messages, tools=[tool])
+        messages.append({"role": "assistant", "content": response.content})
+        calls = [block for block in response.content if block.type == "tool_use"]
         if not calls:
-            return answer.content[-1].text
+            return response.content[-1].text
         results = [{"type": "tool_result", "tool_use_id": c.id, "content": str(add(**c.input))} for c in calls]
         messages.append({"role": "user", "content": results})
 
@@ -149,7 +149,7 @@ def dspy():
 
 
 def aider():
-    """Offers no tools: aider has the model write files, and continues from their content."""
+    """Offers no tools: the model writes files, and aider sends their content."""
     from aider.coders import Coder
     from aider.io import InputOutput
     from aider.models import Model

@@ -1,4 +1,4 @@
-/** The same task through Mastra: an agent with a tool and its own loop. */
+/** The task of `frameworks.py` with Mastra: an agent with a tool and its own loop. */
 import { Agent } from '@mastra/core/agent'
 import { createTool } from '@mastra/core/tools'
 import { z } from 'zod'

@@ -1,15 +1,15 @@
 /**
  * node test/agents/frameworks/measure.ts [NAME...]
  *
- * What frameworks do to their history, and how many rows that gives: installs each from its registry, has it work out
- * one small task with a tool in three calls, in chat and in token mode, and prints the table of docs/agents.md. The
- * model is the embedded one and follows a script. It needs the network.
+ * Measures how frameworks change their history and how many rows result: installs each from its registry, runs it on
+ * one small task with a tool in three requests, in chat and in token mode, and prints the table of docs/agents.md. The
+ * model is the embedded one and follows a script. Needs the network.
  */
 import type { Turn } from '../parts/session-checks.ts'
 import { NAMES, runFramework } from './run-framework.ts'
 
 /** Environment variables that configure the endpoint of each framework. */
-const environment = (url: string) => ({
+const getEnvironment = (url: string) => ({
   ...{ OPENAI_API_KEY: 'none', ANTHROPIC_API_KEY: 'none' },
   ...{ OPENAI_BASE_URL: `${url}/s/v1`, OPENAI_API_BASE: `${url}/s/v1` },
   ...{ ANTHROPIC_BASE_URL: `${url}/s`, LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
@@ -24,7 +24,7 @@ interface Message {
 }
 
 /** Describes how the last request's history differs from the recorded turns. */
-function rewrite(turns: readonly Turn[]): string {
+function describeChanges(turns: readonly Turn[]): string {
   const messages = (turns.at(-1)?.request_messages ?? []) as readonly Message[]
   const assistantMessages = messages.filter(({ role }) => role === 'assistant')
   const completions = turns.slice(0, -1)
@@ -37,17 +37,17 @@ function rewrite(turns: readonly Turn[]): string {
     const text = typeof echo.content === 'string' ? echo.content : ''
     if (text !== completion_text)
       changes.add(text.trim() === completion_text.trim() ? 'trims text' : 'rewrites text')
-    const write = (calls: readonly { function: { arguments: string } }[] | null | undefined) =>
+    const serialize = (calls: readonly { function: { arguments: string } }[] | null | undefined) =>
       calls?.map((one) => one.function.arguments).join('\n') ?? ''
-    if (write(echo.tool_calls) !== write(tool_calls))
+    if (serialize(echo.tool_calls) !== serialize(tool_calls))
       changes.add(echo.tool_calls?.length ? 'rewrites arguments' : 'writes calls as text')
   }
   return [...changes].join(', ') || 'nothing'
 }
 
 async function measure(name: string, mode: 'chat' | 'token') {
-  const { version, turns, rows } = await runFramework(name, mode, environment)
-  return { version, turns: turns.length, rows: rows.length, history: rewrite(turns) }
+  const { version, turns, rows } = await runFramework(name, mode, getEnvironment)
+  return { version, turns: turns.length, rows: rows.length, history: describeChanges(turns) }
 }
 
 const names = process.argv.length > 2 ? process.argv.slice(2) : NAMES

@@ -1,4 +1,4 @@
-/** A framework from its registry, on one small task, through a proxy with an engine that follows a script. */
+/** Runs a framework from its registry on one small task, through a proxy with an engine that follows a script. */
 import { execFile } from 'node:child_process'
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -10,11 +10,11 @@ import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 import { silentLogger } from '../../helpers/silent-logger.ts'
 import { installFromNpm, installFromPyPI } from '../parts/install.ts'
 import type { Row, Turn } from '../parts/session-checks.ts'
-import { playbookFor } from './playbooks.ts'
+import { getPlaybook } from './playbooks.ts'
 
 const LIMIT_MS = 180_000
 
-/** Packages to install, by the name in `frameworks.py`. The first package determines the version. */
+/** The packages of a framework, by its name in `frameworks.py`. The first package determines the version. */
 const PACKAGES: Record<string, readonly [string, ...string[]]> = {
   openai: ['openai'],
   anthropic: ['anthropic'],
@@ -38,18 +38,18 @@ const NPM_PACKAGES: Record<string, { program: string; packages: readonly [string
 
 export const NAMES = [...Object.keys(PACKAGES), ...Object.keys(NPM_PACKAGES)]
 
-async function getProgram(name: string, folder: string): Promise<{ version: string; command: string[] }> {
-  const ofNpm = NPM_PACKAGES[name]
-  if (ofNpm) {
+async function installProgram(name: string, folder: string): Promise<{ version: string; command: string[] }> {
+  const npmFramework = NPM_PACKAGES[name]
+  if (npmFramework) {
     let version: string | undefined
-    // Each framework brings its own dependencies.
-    for (const one of ofNpm.packages) {
+    // Each package has its own dependencies.
+    for (const one of npmFramework.packages) {
       const installed = await installFromNpm(one)
       version ??= installed.version
       cpSync(join(installed.folder, 'node_modules'), join(folder, 'node_modules'), { recursive: true })
     }
-    const program = join(folder, ofNpm.program)
-    cpSync(join(import.meta.dirname, ofNpm.program), program)
+    const program = join(folder, npmFramework.program)
+    cpSync(join(import.meta.dirname, npmFramework.program), program)
     return { version: version!, command: [process.execPath, program] }
   }
   const packages = PACKAGES[name]
@@ -70,23 +70,23 @@ export interface FrameworkRun {
 
 /**
  * @param name one of {@link NAMES}
- * @param environment variables that point the framework to the proxy at this URL
- * @throws Error when the program fails
+ * @param getEnvironment returns the variables that point the framework to the proxy at this URL
+ * @throws Error if the program fails
  */
 export async function runFramework(
   name: string,
   mode: 'chat' | 'token',
-  environment: (url: string) => Record<string, string>,
+  getEnvironment: (url: string) => Record<string, string>,
 ): Promise<FrameworkRun> {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-framework-'))
-  const { version, command } = await getProgram(name, folder)
+  const { version, command } = await installProgram(name, folder)
   const playbook = join(folder, 'playbook.json')
-  writeFileSync(playbook, JSON.stringify(playbookFor(name)))
+  writeFileSync(playbook, JSON.stringify(getPlaybook(name)))
   const config = { ...loadConfig(SERVE, {}, {}), port: 0, db: 'memory', playbook }
   const server = await startServer(mode === 'token' ? { ...config, tokenizer: 'embedded' } : config, {
     logger: silentLogger,
   })
-  const env = { PATH: process.env.PATH, HOME: folder, ...environment(server.url) }
+  const env = { PATH: process.env.PATH, HOME: folder, ...getEnvironment(server.url) }
   try {
     const [program, ...args] = command
     await promisify(execFile)(program!, args, { cwd: folder, env, timeout: LIMIT_MS })

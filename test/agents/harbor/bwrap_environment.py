@@ -66,7 +66,7 @@ class BwrapEnvironment(BaseEnvironment):
         tools = os.environ.get("ENVIRONMENT_TOOLS")
         if tools:
             system += ["--ro-bind", tools, "/tools"]
-        # Otherwise a killed command continues to write where `stop` deletes.
+        # Otherwise a killed command continues to write into the folder that `stop` deletes.
         words = ["bwrap", "--die-with-parent", *system, *binds, "--proc", "/proc", "--dev", "/dev", "--chdir", cwd or "/app"]
         variables = {"PATH": "/tools/node_modules/.bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **(env or {})}
         process = await asyncio.create_subprocess_exec(

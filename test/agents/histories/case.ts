@@ -1,21 +1,22 @@
-/** A measurement of an agent that rewrites its history. */
+/** The measurement of an agent that changes its history. */
 import type { Agent } from '../parts/agent.ts'
 import type { Step } from '../parts/script.ts'
 
 export interface HistoryCase {
   agent: Agent
-  does: string
-  /** Steps in the order in which the model responds to them. */
+  /** What the agent changes, as in docs/agents.md. */
+  change: string
+  /** The model's completions, in order. */
   steps: readonly Step[]
-  /** Needed where steps do not follow each other in one conversation. */
+  /** Default: the steps in one conversation. */
   playbook?: object
-  /** Flags of the proxy, in token mode. */
+  /** Flags of the proxy. */
   flags?: readonly string[]
   rows: { token: number; chat: number }
 }
 
-export const DONE: Step = { says: 'Done.' }
+export const DONE: Step = { content: 'Done.' }
 
-export const call = (tool: string, args: Record<string, unknown>): Step => ({
-  calls: [{ tool, arguments: args }],
+export const callTool = (tool: string, args: Record<string, unknown>): Step => ({
+  toolCalls: [{ tool, arguments: args }],
 })

@@ -3,16 +3,21 @@ import { cpSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
 import { installFromNpm } from '../parts/install.ts'
-import { codexAgent, geminiCliAgent, piAgent, qwenCodeAgent } from '../parts/known-agents.ts'
-import { getPlaybook } from '../parts/script.ts'
-import { call, DONE, type HistoryCase } from './case.ts'
+import {
+  createCodexAgent,
+  createGeminiCliAgent,
+  createPiAgent,
+  createQwenCodeAgent,
+} from '../parts/known-agents.ts'
+import { createPlaybook } from '../parts/script.ts'
+import { callTool, DONE, type HistoryCase } from './case.ts'
 
 const PROGRAMS = join(import.meta.dirname, '../programs')
 
-export async function aiSdk(): Promise<HistoryCase[]> {
+export async function createAiSdkCases(): Promise<HistoryCase[]> {
   const others = ['zod', '@ai-sdk/openai-compatible', '@ai-sdk/openai', '@ai-sdk/anthropic']
   const { version, folder } = await installFromNpm('ai', undefined, others)
-  const agentOn = (dialect: Agent['dialect']): Agent => ({
+  const createAgent = (dialect: Agent['dialect']): Agent => ({
     name: `AI SDK ${version}, zod`,
     dialect,
     program: ({ baseUrl, task, home }) => {
@@ -27,11 +32,11 @@ export async function aiSdk(): Promise<HistoryCase[]> {
     },
   })
   const steps = [
-    call('bash', { command: 'ls' }),
-    call('bash', { command: ' ls  ', timeout: '7' }),
-    call('write', { path: 'a.txt', content: 'x  \n', unknown: 1 }),
+    callTool('bash', { command: 'ls' }),
+    callTool('bash', { command: ' ls  ', timeout: '7' }),
+    callTool('write', { path: 'a.txt', content: 'x  \n', unknown: 1 }),
     {
-      calls: [
+      toolCalls: [
         { tool: 'bash', arguments: { command: 'a' } },
         { tool: 'bash', arguments: { command: 'b' } },
       ],
@@ -39,12 +44,12 @@ export async function aiSdk(): Promise<HistoryCase[]> {
     DONE,
   ]
   return (['chat', 'responses', 'messages'] as const).map((dialect) => ({
-    ...{ agent: agentOn(dialect), does: 'defaults, `trim`, `coerce`', steps },
+    ...{ agent: createAgent(dialect), change: 'defaults, `trim`, `coerce`', steps },
     rows: { token: 1, chat: 5 },
   }))
 }
 
-export async function opencode(): Promise<HistoryCase[]> {
+export async function createOpencodeCases(): Promise<HistoryCase[]> {
   const { version, folder } = await installFromNpm('opencode-ai', 'postinstall.mjs')
   const agent: Agent = {
     name: `opencode ${version}`,
@@ -68,17 +73,17 @@ export async function opencode(): Promise<HistoryCase[]> {
     },
   }
   const steps = [
-    call('bash', { command: 'ls', description: 'List' }),
-    call('no_such_tool', { x: 1 }),
-    call('BASH', { command: 'ls', description: 'List' }),
+    callTool('bash', { command: 'ls', description: 'List' }),
+    callTool('no_such_tool', { x: 1 }),
+    callTool('BASH', { command: 'ls', description: 'List' }),
     DONE,
   ]
-  return [{ agent, does: 'calls of tools that are not there', steps, rows: { token: 1, chat: 3 } }]
+  return [{ agent, change: 'calls of tools that are not there', steps, rows: { token: 1, chat: 3 } }]
 }
 
-export async function kimiCode(): Promise<HistoryCase[]> {
+export async function createKimiCodeCases(): Promise<HistoryCase[]> {
   const { version, folder } = await installFromNpm('@moonshot-ai/kimi-code')
-  const agentOn = (dialect: 'chat' | 'messages'): Agent => ({
+  const createAgent = (dialect: 'chat' | 'messages'): Agent => ({
     name: `Kimi Code ${version}`,
     dialect,
     program: ({ baseUrl, task, home }) => {
@@ -103,72 +108,72 @@ export async function kimiCode(): Promise<HistoryCase[]> {
   })
   const bash = (command: string) => ({ tool: 'Bash', arguments: { command } })
   const steps = [
-    { calls: [bash('ls')] },
-    { calls: [bash('echo 1'), { tool: 'no_such_tool', arguments: { x: 1 } }] },
-    { calls: [bash('pwd')] },
+    { toolCalls: [bash('ls')] },
+    { toolCalls: [bash('echo 1'), { tool: 'no_such_tool', arguments: { x: 1 } }] },
+    { toolCalls: [bash('pwd')] },
     DONE,
   ]
   return (['chat', 'messages'] as const).map((dialect) => ({
-    ...{ agent: agentOn(dialect), does: 'the order of calls, one of them of no tool', steps },
+    ...{ agent: createAgent(dialect), change: 'the order of calls, one of them of no tool', steps },
     // Reminders follow the task as separate user messages.
-    playbook: getPlaybook(steps, 'tidy', ''),
+    playbook: createPlaybook(steps, 'tidy', ''),
     rows: { token: 1, chat: 2 },
   }))
 }
 
-export async function pi(): Promise<HistoryCase[]> {
+export async function createPiCases(): Promise<HistoryCase[]> {
   const installed = await installFromNpm('@earendil-works/pi-coding-agent')
   const edits = (oldText: string, newText: string) => JSON.stringify([{ oldText, newText }])
   const steps = [
-    call('write', { path: 'a.txt', content: 'alpha  \n' }),
-    call('edit', { path: 'a.txt', edits: edits('alpha', 'beta') }),
-    call('edit', { path: 'a.txt', edits: edits('beta', 'gamma') }),
+    callTool('write', { path: 'a.txt', content: 'alpha  \n' }),
+    callTool('edit', { path: 'a.txt', edits: edits('alpha', 'beta') }),
+    callTool('edit', { path: 'a.txt', edits: edits('beta', 'gamma') }),
     DONE,
   ]
   return (['chat', 'responses', 'messages'] as const).map((dialect) => ({
-    ...{ agent: piAgent(installed, dialect), does: '`edits` as text', steps },
+    ...{ agent: createPiAgent(installed, dialect), change: '`edits` as text', steps },
     rows: { token: 1, chat: 3 },
   }))
 }
 
-/** Codex sends its goals as the output of a call that the model did not make. */
-export async function codex(): Promise<HistoryCase[]> {
-  const agent = codexAgent(await installFromNpm('@openai/codex'))
-  const OBJECTIVE = 'The file is there'
-  const run = (cmd: string) => call('exec_command', { cmd, unknown: '1' })
+/** Codex sends its goals as the output of a tool call that the model did not make. */
+export async function createCodexCases(): Promise<HistoryCase[]> {
+  const agent = createCodexAgent(await installFromNpm('@openai/codex'))
+  const objective = 'The file is there'
+  const run = (cmd: string) => callTool('exec_command', { cmd, unknown: '1' })
   const steps = [
     run('ls  '),
-    call('create_goal', { objective: OBJECTIVE }),
+    callTool('create_goal', { objective }),
     run('echo 1 > a.txt'),
-    call('update_goal', { status: 'complete' }),
+    callTool('update_goal', { status: 'complete' }),
     DONE,
   ]
-  // A goal is sent like a user message, and steps are counted from there.
+  // Codex sends a goal like a user message, from which the playbook counts steps.
   const [before, after] = [steps.slice(0, 2), steps.slice(2)]
   const playbook = {
-    rules: [...getPlaybook(before, 'tidy').rules, ...getPlaybook(after, 'tidy', OBJECTIVE).rules],
+    rules: [...createPlaybook(before, 'tidy').rules, ...createPlaybook(after, 'tidy', objective).rules],
   }
-  const does = 'nothing; goals of its own come between'
-  return [{ agent, does, steps, playbook, rows: { token: 1, chat: 1 } }]
+  const change = 'nothing; goals of its own come between'
+  return [{ agent, change, steps, playbook, rows: { token: 1, chat: 1 } }]
 }
 
-export async function geminiCli(): Promise<HistoryCase[]> {
-  const agent = geminiCliAgent(await installFromNpm('@google/gemini-cli'))
-  return [findUntouched(agent, { description: ' Run ' })]
+export async function createGeminiCliCases(): Promise<HistoryCase[]> {
+  const agent = createGeminiCliAgent(await installFromNpm('@google/gemini-cli'))
+  return [createUnchangedCase(agent, { description: ' Run ' })]
 }
 
-export async function qwenCode(): Promise<HistoryCase[]> {
-  const agent = qwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
-  return [findUntouched(agent, { is_background: false })]
+export async function createQwenCodeCases(): Promise<HistoryCase[]> {
+  const agent = createQwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
+  return [createUnchangedCase(agent, { is_background: false })]
 }
 
-/** Gemini CLI and its forks echo what was sampled. @param run further options of the run */
-function findUntouched(agent: Agent, run: Record<string, unknown>): HistoryCase {
+/** Gemini CLI and its forks echo tool calls as sampled. @param run further arguments of the shell tool */
+function createUnchangedCase(agent: Agent, run: Record<string, unknown>): HistoryCase {
   const steps = [
-    call('run_shell_command', { command: 'ls  ', ...run }),
-    call('write_file', { file_path: '$<folder>/a.txt', content: 'x  \n', unknown: 1 }),
-    call('no_such_tool', { x: '1' }),
+    callTool('run_shell_command', { command: 'ls  ', ...run }),
+    callTool('write_file', { file_path: '$<folder>/a.txt', content: 'x  \n', unknown: 1 }),
+    callTool('no_such_tool', { x: '1' }),
     DONE,
   ]
-  return { agent, does: 'nothing', steps, rows: { token: 1, chat: 1 } }
+  return { agent, change: 'nothing', steps, rows: { token: 1, chat: 1 } }
 }

@@ -1,14 +1,14 @@
-/** Agents and frameworks from PyPI; none on a machine without a suitable Python. */
+/** Agents and frameworks from PyPI; no cases on a machine without a suitable Python. */
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
-import { hasPython, installFromPyPI, python312 } from '../parts/install.ts'
-import { MINI_SWE_AGENT, miniSweAgent as miniSweAgentOf } from '../parts/known-agents.ts'
-import { call, DONE, type HistoryCase } from './case.ts'
+import { findPython312, hasPython, installFromPyPI } from '../parts/install.ts'
+import { createMiniSweAgent, MINI_SWE_AGENT } from '../parts/known-agents.ts'
+import { callTool, DONE, type HistoryCase } from './case.ts'
 
 const PROGRAMS = join(import.meta.dirname, '../programs')
 
 /** Above 2,000 characters, deepagents truncates the arguments of `write_file` in all messages but the last 20. */
-export async function deepagents(): Promise<HistoryCase[]> {
+export async function createDeepagentsCases(): Promise<HistoryCase[]> {
   if (!(await hasPython())) return []
   const { version, folder } = await installFromPyPI('deepagents', ['langchain-openai==1.7.3'])
   const agent: Agent = {
@@ -21,22 +21,22 @@ export async function deepagents(): Promise<HistoryCase[]> {
     }),
   }
   const steps = [
-    call('write_file', { file_path: '/a.txt', content: 'some words '.repeat(300) }),
-    ...Array.from({ length: 11 }, (_, index) => call('look', { place: `room ${index}` })),
+    callTool('write_file', { file_path: '/a.txt', content: 'some words '.repeat(300) }),
+    ...Array.from({ length: 11 }, (_, index) => callTool('look', { place: `room ${index}` })),
     DONE,
   ]
   return [
-    { agent, does: 'a file of 3,300 characters, cut later', steps, rows: { token: 2, chat: 2 } },
+    { agent, change: 'a file of 3,300 characters, cut later', steps, rows: { token: 2, chat: 2 } },
     {
-      ...{ agent, does: 'the same under `--edited-calls keep`', steps },
+      ...{ agent, change: 'the same under `--edited-calls keep`', steps },
       flags: ['--edited-calls', 'keep'],
       rows: { token: 1, chat: 2 },
     },
   ]
 }
 
-export async function openHands(): Promise<HistoryCase[]> {
-  const python = await python312()
+export async function createOpenHandsCases(): Promise<HistoryCase[]> {
+  const python = await findPython312()
   if (python === undefined) return []
   const { version, folder } = await installFromPyPI('openhands-sdk', ['openhands-tools==1.58.0'], { python })
   const agent: Agent = {
@@ -55,19 +55,19 @@ export async function openHands(): Promise<HistoryCase[]> {
   }
   const path = '$<folder>/a.txt'
   const steps = [
-    call('file_editor', { command: 'create', path, file_text: 'one\ntwo  \nthree\n' }),
-    call('file_editor', { command: 'view', path, view_range: '[1, 2]' }),
-    call('file_editor', { path }),
-    call('finish', { message: 'Done.' }),
+    callTool('file_editor', { command: 'create', path, file_text: 'one\ntwo  \nthree\n' }),
+    callTool('file_editor', { command: 'view', path, view_range: '[1, 2]' }),
+    callTool('file_editor', { path }),
+    callTool('finish', { message: 'Done.' }),
   ]
-  return [{ agent, does: 'values as text, a guessed member', steps, rows: { token: 1, chat: 3 } }]
+  return [{ agent, change: 'values as text, a guessed member', steps, rows: { token: 1, chat: 3 } }]
 }
 
-export async function miniSweAgent(): Promise<HistoryCase[]> {
+export async function createMiniSweAgentCases(): Promise<HistoryCase[]> {
   if (!(await hasPython())) return []
-  const agent = miniSweAgentOf(await installFromPyPI(...MINI_SWE_AGENT))
-  const bash = (command: string) => call('bash', { command })
+  const agent = createMiniSweAgent(await installFromPyPI(...MINI_SWE_AGENT))
+  const bash = (command: string) => callTool('bash', { command })
   const end = 'echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT'
   const steps = [bash('ls  '), bash(' echo 1 > a.txt\n'), bash(end)]
-  return [{ agent, does: 'nothing', steps, rows: { token: 1, chat: 1 } }]
+  return [{ agent, change: 'nothing', steps, rows: { token: 1, chat: 1 } }]
 }

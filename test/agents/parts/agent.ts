@@ -1,4 +1,4 @@
-/** A released agent from its registry, on a task, through a new proxy. */
+/** Runs a released agent on a task through a new proxy. */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -7,14 +7,14 @@ import { type FinishedProgram, type Program, runProgram } from './programs.ts'
 import { type RigOptions, startRig } from './rig.ts'
 import type { RecordedSession } from './session-checks.ts'
 
-/** Long enough for a busy machine; an agent takes seconds. */
+/** Sufficient on a busy machine; an agent takes seconds. */
 const AGENT_MS = 90_000
 
 const SESSION = 'rollout'
 
-/** What a program has to know about the rollout. */
+/** The input of an agent's program. */
 export interface Job {
-  /** The proxy's base URL for this session, as Anthropic clients want it; OpenAI clients append `/v1`. */
+  /** The proxy's base URL for this session, as for Anthropic clients; for OpenAI clients append `/v1`. */
   baseUrl: string
   task: string
   /** The session's key; any text where the proxy has no keys. */
@@ -32,8 +32,8 @@ export interface Agent {
   program(job: Job): Pick<Program, 'command' | 'args' | 'env'>
 }
 
-/** Runs the agent twice with the same task, the second time with flags that resume its conversation. */
-export const resumingAgent = (agent: Agent, flags: string): Agent => ({
+/** Returns an agent that runs twice with the same task, the second time with flags that resume its conversation. */
+export const createResumingAgent = (agent: Agent, flags: string): Agent => ({
   ...agent,
   program: (job) => {
     const { command, args, env } = agent.program(job)
@@ -42,19 +42,19 @@ export const resumingAgent = (agent: Agent, flags: string): Agent => ({
   },
 })
 
-/** The part of this environment that an agent's shell needs; nothing in it configures models. */
+/** The variables of this environment that an agent's shell needs; none of them configures models. */
 export const SHELL_ENV = { PATH: process.env.PATH, TERM: 'dumb', LANG: 'C.UTF-8' }
 
 export interface AgentRun extends FinishedProgram, RecordedSession {
   work: string
 }
 
-/** @param taskIn returns the task for the agent's folder */
+/** @param createTask returns the task for the agent's folder */
 export async function runAgent(
   t: Test,
   agent: Agent,
   setup: Omit<RigOptions, 'folder'>,
-  taskIn: (folder: string) => string,
+  createTask: (folder: string) => string,
 ): Promise<AgentRun> {
   // Outside the checkout, because agents look for a repository around their folder.
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-real-agent-'))
@@ -67,7 +67,7 @@ export async function runAgent(
   for (const path of [home, work, temporary]) mkdirSync(path)
   const rig = await startRig(t, { ...setup, folder })
   const key = await rig.createSession(SESSION)
-  const job = { baseUrl: `${rig.url}/${SESSION}`, task: taskIn(work), key, home, work }
+  const job = { baseUrl: `${rig.url}/${SESSION}`, task: createTask(work), key, home, work }
   const { env, ...program } = agent.program(job)
   const finished = await runProgram({ ...program, cwd: work, env: { ...env, TMPDIR: temporary } }, AGENT_MS)
   const { turns = [] } = await rig.get(`/sessions/${SESSION}`)

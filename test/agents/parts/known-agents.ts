@@ -2,13 +2,14 @@
 import { cpSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from './agent.ts'
-import type { Installed } from './install.ts'
+import type { Installation } from './install.ts'
 
-export const codexCommand = ({ folder }: Pick<Installed, 'folder'>) => join(folder, 'node_modules/.bin/codex')
+export const getCodexCommand = ({ folder }: Pick<Installation, 'folder'>) =>
+  join(folder, 'node_modules/.bin/codex')
 
-/** @param model Codex chooses its prompt and its tools by this name; an unknown model gets plain functions */
-export const codexAgent = (
-  { version, folder }: Installed,
+/** @param model Codex chooses its prompt and its tools by this name; it gives an unknown model plain functions */
+export const createCodexAgent = (
+  { version, folder }: Installation,
   model = 'embedded',
   settings: readonly string[] = [],
 ): Agent => ({
@@ -24,15 +25,15 @@ export const codexAgent = (
     ]
     writeFileSync(join(home, 'config.toml'), config.join('\n'))
     return {
-      command: codexCommand({ folder }),
-      // Codex's sandbox needs privileges that a container seldom has; the container is the sandbox.
+      command: getCodexCommand({ folder }),
+      // Codex's sandbox needs privileges that a container seldom has.
       args: ['exec', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', task],
       env: { ...SHELL_ENV, HOME: home, CODEX_HOME: home, PROXY_KEY: key },
     }
   },
 })
 
-export const geminiCliAgent = ({ version, folder }: Installed): Agent => ({
+export const createGeminiCliAgent = ({ version, folder }: Installation): Agent => ({
   name: `Gemini CLI ${version}`,
   dialect: 'gemini',
   program: ({ baseUrl, task, key, home }) => {
@@ -48,8 +49,8 @@ export const geminiCliAgent = ({ version, folder }: Installed): Agent => ({
   },
 })
 
-export const openaiAgentsSdk = (
-  { version, folder }: Installed,
+export const createOpenaiSdkAgent = (
+  { version, folder }: Installation,
   api: 'responses' | 'chat_completions',
 ): Agent => ({
   name: `OpenAI Agents SDK ${version} (${api})`,
@@ -66,7 +67,7 @@ export const openaiAgentsSdk = (
   },
 })
 
-export const qwenCodeAgent = ({ version, folder }: Installed): Agent => ({
+export const createQwenCodeAgent = ({ version, folder }: Installation): Agent => ({
   name: `Qwen Code ${version}`,
   dialect: 'chat',
   program: ({ baseUrl, task, key, home }) => ({
@@ -88,8 +89,8 @@ const COPILOT_VARIABLES = {
   messages: { COPILOT_PROVIDER_TYPE: 'anthropic' },
 }
 
-export const copilotAgent = (
-  { version, folder }: Installed,
+export const createCopilotAgent = (
+  { version, folder }: Installation,
   dialect: keyof typeof COPILOT_VARIABLES = 'chat',
 ): Agent => ({
   name: `Copilot CLI ${version}`,
@@ -112,7 +113,10 @@ export const copilotAgent = (
 
 const PI_APIS = { chat: 'openai-completions', responses: 'openai-responses', messages: 'anthropic-messages' }
 
-export const piAgent = ({ version, folder }: Installed, dialect: keyof typeof PI_APIS = 'chat'): Agent => ({
+export const createPiAgent = (
+  { version, folder }: Installation,
+  dialect: keyof typeof PI_APIS = 'chat',
+): Agent => ({
   name: `pi ${version}`,
   dialect,
   program: ({ baseUrl, task, key, home }) => {
@@ -133,7 +137,7 @@ export const piAgent = ({ version, folder }: Installed, dialect: keyof typeof PI
 /** LiteLLM imports mcp for every request with tools, and does not declare the dependency. */
 export const MINI_SWE_AGENT = ['mini-swe-agent', ['mcp']] as const
 
-export const miniSweAgent = ({ version, folder }: Installed): Agent => ({
+export const createMiniSweAgent = ({ version, folder }: Installation): Agent => ({
   name: `mini-swe-agent ${version}`,
   dialect: 'chat',
   program: ({ baseUrl, task, key, home }) => ({

@@ -1,29 +1,29 @@
-/** External programs, run to completion with a time limit, in a process group that does not outlive them. */
+/** Runs external programs to completion with a time limit, in a process group that does not outlive them. */
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ended, type PipedProcess, startChild } from '../../helpers/children.ts'
+import { type PipedProcess, startChild, waitForExit } from '../../helpers/children.ts'
 
 export interface Program {
   command: string
   args: readonly string[]
   cwd: string
-  /** The whole environment. */
+  /** The complete environment. */
   env: NodeJS.ProcessEnv
 }
 
 export interface FinishedProgram {
   /** null if the program was killed at its time limit. */
   code: number | null
-  /** What the program wrote to stdout and stderr, in order of arrival. */
+  /** The end of stdout and stderr, in order of arrival. */
   output: string
 }
 
-/** Number of characters kept of an output; its end says what went wrong. */
+/** Number of characters retained of an output; errors are at its end. */
 const OUTPUT_CHARS = 20_000
-/** Output may still be in the pipes when a program ends. Other holders of the pipes get only this long. */
+/** Output may still be in the pipes when a program ends. Other processes may keep the pipes open for this time. */
 const DRAIN_MS = 5_000
 
-/** @throws Error when it cannot be started */
+/** @throws Error if the program cannot be started */
 export async function runProgram(program: Program, limitMs: number): Promise<FinishedProgram> {
   const { command, args, cwd, env } = program
   const child = startChild(command, args, { cwd, env, detached: true })
@@ -31,9 +31,9 @@ export async function runProgram(program: Program, limitMs: number): Promise<Fin
   await once(child, 'spawn')
   const closed = once(child, 'close')
   const limit = setTimeout(() => killGroup(child), limitMs)
-  const [code] = await ended(child)
+  const [code] = await waitForExit(child)
   clearTimeout(limit)
-  // Agents leave helper processes behind that hold the pipes open.
+  // Helper processes that an agent leaves running keep the pipes open.
   killGroup(child)
   await Promise.race([closed, sleep(DRAIN_MS, undefined, { ref: false })])
   return { code, output: output() }
@@ -54,6 +54,6 @@ function killGroup({ pid }: PipedProcess): void {
   try {
     process.kill(-pid, 'SIGKILL')
   } catch {
-    // The whole group is gone already.
+    // The group has already ended.
   }
 }

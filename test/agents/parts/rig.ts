@@ -1,8 +1,8 @@
-/** A proxy started from the command line, as users start it, with an embedded engine that follows a script. */
+/** Starts a proxy from the command line, as users do, with an embedded engine that follows a script. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { ended, startChild, waitForOutput } from '../../helpers/children.ts'
+import { startChild, waitForExit, waitForOutput } from '../../helpers/children.ts'
 import { startEffortCheck, writeModelWithEfforts } from '../../helpers/effort-rules.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
@@ -18,48 +18,48 @@ export interface Setup {
   executable?: string
 }
 
-/** One setup of each kind, for agents whose dialect other tests cover in every setup. */
+/** Each mode and each kind of prompt once, for agents whose dialect other tests cover in every setup. */
 export const TWO_SETUPS: readonly Setup[] = [
   { mode: 'local', prompts: 'chat' },
   { mode: 'relay', prompts: 'token' },
 ]
 
-/** Every route under FULL; otherwise the two setups for one agent, and the other two for another. */
+/** Every route under FULL; otherwise two of them, and the other two in `OTHER_SETUPS`. */
 export const SETUPS = IS_FULL ? ROUTES : TWO_SETUPS
 export const OTHER_SETUPS = IS_FULL
   ? ROUTES
   : ROUTES.filter(({ mode, prompts }) => (mode === 'local') === (prompts === 'token'))
 
-/** For agents that send what other agents send: the second setup, and both under FULL. */
+/** For agents that send the same requests as others: the second setup, under FULL both. */
 export const ONE_SETUP = IS_FULL ? TWO_SETUPS : TWO_SETUPS.slice(1)
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
+// biome-ignore lint/suspicious/noExplicitAny: tests inspect responses of any shape
 type Json = any
 
 export interface Rig {
   url: string
   get(path: string): Promise<Json>
-  /** Creates a session. @returns the key for its agent; on a proxy without keys any text */
+  /** Creates a session. @returns the agent's key; on a proxy without keys any text */
   createSession(sessionId: string): Promise<string>
 }
 
 export interface RigOptions extends Setup {
   playbook: object
-  /** Folder for the rig's files. */
+  /** The folder for the rig's files. */
   folder: string
   /** Context length of the engine; agents have long prompts and request long completions. */
   contextLength?: number
   /** Flags of the proxy. */
   flags?: readonly string[]
   /** The proxy requires keys. */
-  keyed?: boolean
+  requiresKeys?: boolean
   /** Starts a server between the proxy and the engine. @returns its URL */
-  startBetween?: (t: Test, engineUrl: string) => Promise<string>
+  startForwarder?: (t: Test, engineUrl: string) => Promise<string>
   /** The model rejects efforts as Qwen3.8 does: its template in token mode, its engine in chat mode. */
   checksEfforts?: boolean
 }
 
-const ROOMY = 1_000_000
+const LARGE_CONTEXT = 1_000_000
 const ADMIN_KEY = 'admin-key-of-a-test'
 const WORKER_KEY = 'worker-key-of-a-test'
 const KEY_FLAGS = [
@@ -67,16 +67,16 @@ const KEY_FLAGS = [
   ...['--agent-key-secret', 'agent-key-secret-of-a-test'],
 ]
 
-/** Everything stops when the test ends. */
+/** Starts engine, proxy and worker; they stop when the test ends. */
 export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
-  const { mode, prompts, folder, contextLength = ROOMY, flags = [], checksEfforts = false } = options
-  const { keyed = false, startBetween, executable } = options
+  const { mode, prompts, folder, contextLength = LARGE_CONTEXT, flags = [], checksEfforts = false } = options
+  const { requiresKeys = false, startForwarder, executable } = options
   const playbook = join(folder, 'playbook.json')
   writeFileSync(playbook, JSON.stringify(options.playbook))
   const length = ['--context-length', String(contextLength)]
-  const ownUrl = await serve(t, ['engine', '--port', '0', '--playbook', playbook, ...length])
-  const checkedUrl = checksEfforts ? (await startEffortCheck(t, ownUrl)).url : ownUrl
-  const engineUrl = startBetween === undefined ? checkedUrl : await startBetween(t, checkedUrl)
+  const embeddedUrl = await serve(t, ['engine', '--port', '0', '--playbook', playbook, ...length])
+  const checkedUrl = checksEfforts ? (await startEffortCheck(t, embeddedUrl)).url : embeddedUrl
+  const engineUrl = startForwarder === undefined ? checkedUrl : await startForwarder(t, checkedUrl)
   const model = checksEfforts ? join(folder, 'model') : 'embedded'
   if (checksEfforts) writeModelWithEfforts(model)
   const proxyArgs = [
@@ -85,19 +85,19 @@ export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
     ...['--model', 'embedded'],
     ...(mode === 'local' ? ['--engine-url', engineUrl] : []),
     ...(prompts === 'token' ? ['--tokenizer', model, ...length] : []),
-    ...(keyed ? KEY_FLAGS : []),
+    ...(requiresKeys ? KEY_FLAGS : []),
     ...flags,
   ]
   const url = await serve(t, proxyArgs, executable)
-  const workerKey = keyed ? ['--worker-key', WORKER_KEY] : []
+  const workerKey = requiresKeys ? ['--worker-key', WORKER_KEY] : []
   if (mode === 'relay')
     await start(t, ['worker', '--proxy-url', url, '--engine-url', engineUrl, ...workerKey])
-  const headers: Record<string, string> = keyed ? { authorization: `Bearer ${ADMIN_KEY}` } : {}
+  const headers: Record<string, string> = requiresKeys ? { authorization: `Bearer ${ADMIN_KEY}` } : {}
   return {
     url,
     get: async (path) => (await fetch(url + path, { headers })).json(),
     async createSession(sessionId) {
-      if (!keyed) return 'none'
+      if (!requiresKeys) return 'none'
       const created = await fetch(`${url}/sessions/${sessionId}`, { method: 'POST', headers })
       return ((await created.json()) as { agent_key: string }).agent_key
     },
@@ -116,7 +116,7 @@ async function start(t: Test, args: string[], ready = /\n/, executable?: string)
   child.stderr.setEncoding('utf8').on('data', (text: string) => t.comment(text))
   t.teardown(() => {
     child.kill('SIGKILL')
-    return ended(child)
+    return waitForExit(child)
   })
   return waitForOutput(child.stdout, ready)
 }

@@ -1,37 +1,41 @@
 /** The model's completions for an agent, step by step, as a playbook of the embedded engine. */
 
-export interface ScriptedCall {
+export interface ScriptedToolCall {
   tool: string
   arguments: Record<string, unknown>
 }
 
-/** One completion of the model; `$<folder>` stands for the folder that the task names. */
+/** One completion of the model; the playbook replaces `$<folder>` by the folder that the task names. */
 export interface Step {
-  thinks?: string
-  says?: string
-  calls?: readonly ScriptedCall[]
+  reasoning?: string
+  content?: string
+  toolCalls?: readonly ScriptedToolCall[]
 }
 
-/** Every task names the folder of its rollout in these words. */
-export const FOLDER_OF_TASK = 'in the folder (?<folder>/[\\w./-]+)'
+/** The pattern by which a playbook finds the rollout's folder in a task. */
+export const FOLDER_PATTERN = 'in the folder (?<folder>/[\\w./-]+)'
 
-export function taskIn(folder: string): string {
+export function createTask(folder: string): string {
   return `Work in the folder ${folder} : write hello.sh, run it, and read what it printed.`
 }
 
 /**
- * How the model writes. An agent's client trims and rewrites an `untidy` completion before it echoes it; in token mode
- * this must not cost a token.
+ * The format of a completion. An agent's client trims and rewrites an `untidy` completion before it echoes it; in token
+ * mode this must not change a token.
  */
-export type Hand = 'tidy' | 'untidy'
+export type CompletionStyle = 'tidy' | 'untidy'
 
 /**
- * Returns a playbook: the first step responds to the task, each other one to the results of the step before it. A
+ * Creates a playbook: the first step responds to the task, each other step to the results of the previous one. A
  * request that offers other tools, or none, is not part of the script and gets any completion.
  * @param task a regular expression on the text of the last user message
  */
-export function getPlaybook(steps: readonly Step[], hand: Hand, task = FOLDER_OF_TASK): { rules: object[] } {
-  const tool = steps[0]?.calls?.[0]?.tool
+export function createPlaybook(
+  steps: readonly Step[],
+  style: CompletionStyle,
+  task = FOLDER_PATTERN,
+): { rules: object[] } {
+  const tool = steps[0]?.toolCalls?.[0]?.tool
   const rules = steps.map((step, index) => ({
     name: `step ${index}`,
     when: {
@@ -40,29 +44,31 @@ export function getPlaybook(steps: readonly Step[], hand: Hand, task = FOLDER_OF
       user: task,
       ...(tool !== undefined && { tool }),
     },
-    answer: hand === 'tidy' ? tidy(step) : untidy(step),
+    answer: style === 'tidy' ? writeTidily(step) : writeUntidily(step),
   }))
   return { rules }
 }
 
-/** Writes a step as the chat template would. */
-function tidy({ thinks, says, calls }: Step): object {
+/** Returns a step in the format of the chat template. */
+function writeTidily({ reasoning, content, toolCalls }: Step): object {
   return {
-    ...(thinks !== undefined && { reasoning: thinks }),
-    ...(says !== undefined && { content: says }),
-    ...(calls && { tool_calls: calls.map((call) => ({ name: call.tool, arguments: call.arguments })) }),
+    ...(reasoning !== undefined && { reasoning }),
+    ...(content !== undefined && { content }),
+    ...(toolCalls && {
+      tool_calls: toolCalls.map((call) => ({ name: call.tool, arguments: call.arguments })),
+    }),
   }
 }
 
 /**
- * Writes a step with white space around everything, and tool calls with their keys in another order and irregular
+ * Returns a step with white space around each part, and tool calls with their keys in another order and irregular
  * spacing.
  */
-function untidy({ thinks, says, calls = [] }: Step): object {
-  const written = calls.map((call) => {
+function writeUntidily({ reasoning, content, toolCalls = [] }: Step): object {
+  const calls = toolCalls.map((call) => {
     const json = `{ "arguments":${JSON.stringify(call.arguments)},  "name" : "${call.tool}" }`
     return `<tool_call>\n${json}\n</tool_call>`
   })
-  const spoken = [...(says === undefined ? [] : [` ${says} \n`]), ...written].join('\n')
-  return { content: thinks === undefined ? spoken : `<think>\n ${thinks} \n</think>\n\n${spoken}` }
+  const text = [...(content === undefined ? [] : [` ${content} \n`]), ...calls].join('\n')
+  return { content: reasoning === undefined ? text : `<think>\n ${reasoning} \n</think>\n\n${text}` }
 }

@@ -1,12 +1,12 @@
-/** Checks of a session after an agent has done its task: its turns and its rows. */
+/** Checks of the turns and rows of a session after its agent has completed the task. */
 import type { Test } from 'tap'
 import type { FinishedProgram } from './programs.ts'
-import type { ScriptedCall, Step } from './script.ts'
+import type { ScriptedToolCall, Step } from './script.ts'
 
 export interface Turn {
   turn_id: string
   index: number
-  /** The purpose of the request, see `docs/lines.md`. */
+  /** The agent role of the request, see `docs/lines.md`. */
   line: string
   line_rule: string
   status: string
@@ -46,30 +46,32 @@ export interface RecordedSession {
 
 /** Checks that the recorded turns match the script. @param folder that the task named */
 export function checkScript(t: Test, turns: readonly Turn[], steps: readonly Step[], folder: string): void {
-  const inFolder = (calls: readonly ScriptedCall[]): unknown =>
-    JSON.parse(JSON.stringify(calls).replaceAll('$<folder>', folder))
+  const replaceFolder = (toolCalls: readonly ScriptedToolCall[]): unknown =>
+    JSON.parse(JSON.stringify(toolCalls).replaceAll('$<folder>', folder))
   t.strictSame(
     turns.map((turn) => ({
-      thinks: turn.reasoning_content?.trim() ?? undefined,
-      says: turn.completion_text.trim(),
-      calls: turn.tool_calls.map(toCall),
-      ended: turn.finish_reason,
+      reasoning: turn.reasoning_content?.trim() ?? undefined,
+      content: turn.completion_text.trim(),
+      toolCalls: turn.tool_calls.map(toScriptedToolCall),
+      finishReason: turn.finish_reason,
     })),
-    steps.map(({ thinks, says = '', calls = [] }) => ({
-      thinks,
-      says,
-      calls: inFolder(calls),
-      ended: calls.length > 0 ? 'tool_calls' : 'stop',
+    steps.map(({ reasoning, content = '', toolCalls = [] }) => ({
+      reasoning,
+      content,
+      toolCalls: replaceFolder(toolCalls),
+      finishReason: toolCalls.length > 0 ? 'tool_calls' : 'stop',
     })),
     'the turns are the steps of the script',
   )
 }
 
-function toCall({ function: { name, arguments: written } }: Turn['tool_calls'][number]): ScriptedCall {
-  return { tool: name, arguments: JSON.parse(written) }
+function toScriptedToolCall({
+  function: { name, arguments: json },
+}: Turn['tool_calls'][number]): ScriptedToolCall {
+  return { tool: name, arguments: JSON.parse(json) }
 }
 
-/** Checks that every sampled token is trained in one row, under its own prompt and with its own logprob. */
+/** Checks that each turn is trained in one row, after its own prompt and with its own tokens and logprobs. */
 export function checkRows(t: Test, turns: readonly Turn[], rows: readonly Row[]): void {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
   for (const row of rows) {
@@ -79,14 +81,19 @@ export function checkRows(t: Test, turns: readonly Turn[], rows: readonly Row[])
     for (const { turn_id, start, end, trained } of row.turns) {
       const turn = byId.get(turn_id)!
       const prompt = sequence.slice(0, row.prompt_ids.length + start)
-      checkSame(t, prompt, turn.prompt_token_ids, `turn ${turn.index}: the prompt that the engine saw`)
-      checkSame(t, row.response_ids.slice(start, end), turn.completion_token_ids, 'the tokens as sampled')
+      checkEqualIds(
+        t,
+        prompt,
+        turn.prompt_token_ids,
+        `turn ${turn.index}: the prompt that the engine received`,
+      )
+      checkEqualIds(t, row.response_ids.slice(start, end), turn.completion_token_ids, 'the tokens as sampled')
       const logprobs = trained ? turn.completion_logprobs : turn.completion_logprobs.map(() => 0)
-      checkSame(t, row.response_logprobs.slice(start, end), logprobs, 'with their logprobs')
+      checkEqualIds(t, row.response_logprobs.slice(start, end), logprobs, 'with their logprobs')
       if (trained) for (let offset = start; offset < end; offset += 1) sampled.add(offset)
     }
     const mask = row.response_ids.map((_, index) => (sampled.has(index) ? 1 : 0))
-    checkSame(t, row.response_mask, mask, 'the mask is on them and on nothing else')
+    checkEqualIds(t, row.response_mask, mask, 'the mask is 1 for exactly these tokens')
   }
   const trained = rows.flatMap((row) => row.turns.filter((turn) => turn.trained).map((turn) => turn.index))
   t.strictSame(
@@ -96,9 +103,9 @@ export function checkRows(t: Test, turns: readonly Turn[], rows: readonly Row[])
   )
 }
 
-/** Checks that a program ended well, that its main turns are one exact row, and that no other turn is in a row. */
+/** Checks that a program exited with 0, that its main turns are one exact row, and that no other turn is in a row. */
 export function checkOneRow(t: Test, run: FinishedProgram & RecordedSession, turnCount: number): void {
-  t.equal(run.code, 0, 'it ends well', { output: run.output })
+  t.equal(run.code, 0, 'it exits with 0', { output: run.output })
   const main = run.turns.filter(({ line }) => line === 'main')
   t.equal(main.length, turnCount, 'its turns')
   t.equal(run.rows.length, 1, 'one row')
@@ -106,17 +113,22 @@ export function checkOneRow(t: Test, run: FinishedProgram & RecordedSession, tur
 }
 
 /**
- * Compares the first difference only: prompts have tens of thousands of ids, and a diff of all of them is slow and says
- * less.
+ * Reports the first difference only: prompts have tens of thousands of ids, so a complete diff is slow and hard to
+ * read.
  */
-function checkSame(t: Test, found: readonly number[], wanted: readonly number[], what: string): void {
-  const partAt = found.findIndex((number, index) => number !== wanted[index])
-  const isSame = partAt === -1 && found.length === wanted.length
-  t.ok(isSame, what, { partAt, found: found.length, wanted: wanted.length })
+function checkEqualIds(
+  t: Test,
+  actual: readonly number[],
+  expected: readonly number[],
+  message: string,
+): void {
+  const differsAt = actual.findIndex((number, index) => number !== expected[index])
+  const isEqual = differsAt === -1 && actual.length === expected.length
+  t.ok(isEqual, message, { differsAt, actual: actual.length, expected: expected.length })
 }
 
-/** Returns what each row ends with, by its line; sub-agents are not distinguished. */
-export function lastWords(turns: readonly Turn[], rows: readonly Row[]): Record<string, string> {
+/** Returns the last completion of each row by agent role; sub-agents are not distinguished. */
+export function getLastCompletions(turns: readonly Turn[], rows: readonly Row[]): Record<string, string> {
   return Object.fromEntries(
     rows.map(({ line, turns: spans }) => {
       const last = turns.find(({ index }) => index === spans.at(-1)?.index)

@@ -1,6 +1,6 @@
 /**
- * The versions that are tested. A person examines what a new release does to its history (`NEWEST_AGENTS=1`) before it
- * can fail a commit.
+ * The tested versions. A person examines how a new release changes its history (`NEWEST_AGENTS=1`) before it can fail a
+ * commit.
  */
 export const AGENT_VERSIONS: Readonly<Record<string, string>> = {
   '@ai-sdk/anthropic': '4.0.105',
@@ -17,7 +17,7 @@ export const AGENT_VERSIONS: Readonly<Record<string, string>> = {
   '@openai/agents': '0.20.0',
   '@openai/codex': '0.169.0',
   '@qwen-code/qwen-code': '0.24.4',
-  // The runner rejects any version of core but its own.
+  // The runner accepts only the same version of core.
   '@stryker-mutator/core': '10.0.0',
   '@stryker-mutator/tap-runner': '10.0.0',
   ai: '7.0.173',

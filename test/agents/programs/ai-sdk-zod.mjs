@@ -1,7 +1,7 @@
 /**
  * An agent written as in the documentation of Vercel's AI SDK, with zod schemas that have defaults, trim and convert:
- * the SDK echoes the values that zod produced from a tool call. `node ai-sdk-zod.mjs chat|responses|messages TASK`,
- * beside a `node_modules` with the SDK.
+ * the SDK echoes the values that zod returns for a tool call. `node ai-sdk-zod.mjs chat|responses|messages TASK`,
+ * next to a `node_modules` with the SDK.
  */
 import { createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI } from '@ai-sdk/openai'

@@ -1,22 +1,22 @@
 /**
- * A typical agent with `@google/genai`. It knows nothing of the proxy, and takes its endpoint from
- * GOOGLE_GEMINI_BASE_URL. `node google-genai.mjs whole|streamed TASK`, beside a `node_modules` with the SDK.
+ * A typical agent with `@google/genai`, without code for the proxy. Its endpoint is in GOOGLE_GEMINI_BASE_URL. `node
+ * google-genai.mjs complete|streamed TASK`, next to a `node_modules` with the SDK.
  */
 import { execFile } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
 import { promisify } from 'node:util'
 import { GoogleGenAI } from '@google/genai'
 
-const [how, task] = process.argv.slice(2)
-const texts = (...names) => ({
+const [delivery, task] = process.argv.slice(2)
+const stringParameters = (...names) => ({
   type: 'OBJECT',
   properties: Object.fromEntries(names.map((name) => [name, { type: 'STRING' }])),
   required: names,
 })
 const functionDeclarations = [
-  { name: 'write_file', description: 'Write a file.', parameters: texts('path', 'content') },
-  { name: 'bash', description: 'Run a command.', parameters: texts('command') },
-  { name: 'read_file', description: 'Read a file.', parameters: texts('path') },
+  { name: 'write_file', description: 'Write a file.', parameters: stringParameters('path', 'content') },
+  { name: 'bash', description: 'Run a command.', parameters: stringParameters('command') },
+  { name: 'read_file', description: 'Read a file.', parameters: stringParameters('path') },
 ]
 const run = {
   write_file: async ({ path, content }) => {
@@ -36,21 +36,21 @@ const chat = ai.chats.create({
   config: {
     systemInstruction: 'You are a careful agent.',
     tools: [{ functionDeclarations }],
-    thinkingConfig: { includeThoughts: how === 'streamed' },
+    thinkingConfig: { includeThoughts: delivery === 'streamed' },
   },
 })
 let message = task
 for (;;) {
   const calls = []
-  if (how === 'streamed') {
+  if (delivery === 'streamed') {
     for await (const chunk of await chat.sendMessageStream({ message })) {
       calls.push(...(chunk.functionCalls ?? []))
       process.stdout.write(chunk.text ?? '')
     }
   } else {
-    const answer = await chat.sendMessage({ message })
-    calls.push(...(answer.functionCalls ?? []))
-    process.stdout.write(answer.text ?? '')
+    const response = await chat.sendMessage({ message })
+    calls.push(...(response.functionCalls ?? []))
+    process.stdout.write(response.text ?? '')
   }
   if (calls.length === 0) break
   message = await Promise.all(

@@ -1,6 +1,6 @@
 """
-A typical agent with google-genai. It knows nothing of the proxy, and takes its endpoint from
-GOOGLE_GEMINI_BASE_URL. `python google-genai.py whole|streamed TASK`.
+A typical agent with google-genai, without code for the proxy. Its endpoint is in GOOGLE_GEMINI_BASE_URL.
+`python google-genai.py complete|streamed TASK`.
 """
 import pathlib
 import subprocess
@@ -9,10 +9,10 @@ import sys
 from google import genai
 from google.genai import types
 
-how, task = sys.argv[1:]
+delivery, task = sys.argv[1:]
 
 
-def texts(*names):
+def string_parameters(*names):
     properties = {name: types.Schema(type="STRING") for name in names}
     return types.Schema(type="OBJECT", properties=properties, required=list(names))
 
@@ -33,9 +33,9 @@ def read_file(path):
 
 TOOLS = {"write_file": write_file, "bash": bash, "read_file": read_file}
 DECLARATIONS = [
-    types.FunctionDeclaration(name="write_file", description="Write a file.", parameters=texts("path", "content")),
-    types.FunctionDeclaration(name="bash", description="Run a command.", parameters=texts("command")),
-    types.FunctionDeclaration(name="read_file", description="Read a file.", parameters=texts("path")),
+    types.FunctionDeclaration(name="write_file", description="Write a file.", parameters=string_parameters("path", "content")),
+    types.FunctionDeclaration(name="bash", description="Run a command.", parameters=string_parameters("command")),
+    types.FunctionDeclaration(name="read_file", description="Read a file.", parameters=string_parameters("path")),
 ]
 
 client = genai.Client()
@@ -44,19 +44,19 @@ chat = client.chats.create(
     config=types.GenerateContentConfig(
         system_instruction="You are a careful agent.",
         tools=[types.Tool(function_declarations=DECLARATIONS)],
-        thinking_config=types.ThinkingConfig(include_thoughts=how == "streamed"),
+        thinking_config=types.ThinkingConfig(include_thoughts=delivery == "streamed"),
     ),
 )
 message = task
 while True:
     calls = []
-    for answer in chat.send_message_stream(message) if how == "streamed" else [chat.send_message(message)]:
-        calls += answer.function_calls or []
-        print("".join(part.text for part in answer.parts or [] if part.text and not part.thought), end="")
+    for response in chat.send_message_stream(message) if delivery == "streamed" else [chat.send_message(message)]:
+        calls += response.function_calls or []
+        print("".join(part.text for part in response.parts or [] if part.text and not part.thought), end="")
     if not calls:
         break
     results = [(call, {"output": TOOLS[call.name](**call.args)}) for call in calls]
     message = [
-        types.Part(function_response=types.FunctionResponse(id=call.id, name=call.name, response=response))
-        for call, response in results
+        types.Part(function_response=types.FunctionResponse(id=call.id, name=call.name, response=result))
+        for call, result in results
     ]

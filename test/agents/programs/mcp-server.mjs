@@ -19,16 +19,16 @@ const METHODS = {
     serverInfo: { name: 'sums', version: '1' },
   }),
   'tools/list': () => ({ tools: [{ name: 'sum', description: 'Adds.', inputSchema }] }),
-  'tools/call': ({ arguments: given }) => ({
-    content: [{ type: 'text', text: `got ${JSON.stringify(given)}` }],
+  'tools/call': ({ arguments: input }) => ({
+    content: [{ type: 'text', text: `got ${JSON.stringify(input)}` }],
   }),
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { id, method, params } = JSON.parse(line)
   if (id === undefined) continue
-  const answer = METHODS[method]
+  const response = METHODS[method]
     ? { result: METHODS[method](params) }
     : { error: { code: -32601, message: method } }
-  console.log(JSON.stringify({ jsonrpc: '2.0', id, ...answer }))
+  console.log(JSON.stringify({ jsonrpc: '2.0', id, ...response }))
 }

@@ -1,6 +1,6 @@
 /**
- * A typical agent with the OpenAI Agents SDK. It knows nothing of the proxy, and takes its endpoint from
- * OPENAI_BASE_URL. `node openai-agents.mjs responses|chat_completions TASK`, beside a `node_modules` with the SDK.
+ * A typical agent with the OpenAI Agents SDK, without code for the proxy. Its endpoint is in OPENAI_BASE_URL. `node
+ * openai-agents.mjs responses|chat_completions TASK`, next to a `node_modules` with the SDK.
  */
 import { execFile } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
@@ -11,7 +11,7 @@ const [api, task] = process.argv.slice(2)
 setOpenAIAPI(api)
 setTracingDisabled(true)
 
-const texts = (...names) => ({
+const stringParameters = (...names) => ({
   type: 'object',
   properties: Object.fromEntries(names.map((name) => [name, { type: 'string' }])),
   required: names,
@@ -22,7 +22,7 @@ const tools = [
   tool({
     name: 'write_file',
     description: 'Write a file.',
-    parameters: texts('path', 'content'),
+    parameters: stringParameters('path', 'content'),
     execute: async ({ path, content }) => {
       await writeFile(path, content)
       return 'written'
@@ -31,7 +31,7 @@ const tools = [
   tool({
     name: 'bash',
     description: 'Run a command.',
-    parameters: texts('command'),
+    parameters: stringParameters('command'),
     execute: async ({ command }) => {
       const { stdout, stderr } = await promisify(execFile)('sh', ['-c', command])
       return stdout + stderr
@@ -40,7 +40,7 @@ const tools = [
   tool({
     name: 'read_file',
     description: 'Read a file.',
-    parameters: texts('path'),
+    parameters: stringParameters('path'),
     execute: ({ path }) => readFile(path, 'utf8'),
   }),
 ]

@@ -1,11 +1,11 @@
-/** The released Harbor reads the trajectories that are exported for it. */
+/** The released Harbor reads the proxy's exported trajectories. */
 import { writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { recordTurn, startSessionsApi } from '../../helpers/sessions-api.ts'
 import { recordToolSession } from '../../helpers/tool-session.ts'
-import { installFromPyPI, python312 } from '../parts/install.ts'
+import { findPython312, installFromPyPI } from '../parts/install.ts'
 import { runProgram } from '../parts/programs.ts'
 
 const READ = `
@@ -18,7 +18,7 @@ read = Trajectory.model_validate_json(open(sys.argv[1]).read()) if valid else No
 print(json.dumps({"errors": validator.errors, "read": read and read.to_json_dict()}))
 `
 
-const python = await python312()
+const python = await findPython312()
 
 if (python === undefined) {
   t.pass('left out: there is no Python 3.12, which Harbor needs')
@@ -53,7 +53,7 @@ if (python === undefined) {
       const { output } = await runProgram(program, 60_000)
       const { errors, read } = JSON.parse(output)
       t.strictSame(errors, [], query)
-      t.strictSame(withoutNull(JSON.parse(text)), withoutNull(read), 'Harbor keeps all exported values')
+      t.strictSame(withoutNull(JSON.parse(text)), withoutNull(read), 'Harbor retains all exported values')
     }
   })
 }

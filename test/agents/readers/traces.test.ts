@@ -4,14 +4,14 @@ import { join } from 'node:path'
 import t from 'tap'
 import type { TurnOutcome } from '../../../src/proxy/store/port/turn-store.ts'
 import { buildInputAttributes, buildOutputAttributes } from '../../../src/proxy/tracing/content.ts'
-import { lastOfTexts } from '../../helpers/messages.ts'
-import { QUIET_TURN } from '../../helpers/sessions-api.ts'
+import { addMessageTexts } from '../../helpers/messages.ts'
+import { DEFAULT_TURN } from '../../helpers/sessions-api.ts'
 import { hasPython, installFromPyPI } from '../parts/install.ts'
 import { runProgram } from '../parts/programs.ts'
 
 const PHOENIX = 'arize-phoenix==20.26.1'
 
-// Phoenix's packages would start a server, and are not needed.
+// The `__init__` of Phoenix's packages would start a server.
 const READ = `
 import importlib.util, json, sys, types
 for name in ("phoenix", "phoenix.trace"):
@@ -26,8 +26,8 @@ if (!(await hasPython())) {
   t.pass('left out: there is no Python')
 } else {
   t.test('Phoenix finds the messages, the tool calls, their results and the tools of a span', async (t) => {
-    const needs = ['opentelemetry-semantic-conventions', 'numpy', 'pydantic']
-    const { folder } = await installFromPyPI('openinference-semantic-conventions', needs)
+    const dependencies = ['opentelemetry-semantic-conventions', 'numpy', 'pydantic']
+    const { folder } = await installFromPyPI('openinference-semantic-conventions', dependencies)
     const python = (...args: string[]) => {
       const program = { command: join(folder, 'bin/python'), args, cwd: tmpdir(), env: process.env }
       return runProgram(program, 120_000)
@@ -56,19 +56,19 @@ if (!(await hasPython())) {
       { role: 'assistant', content: '', tool_calls: [call] },
       { role: 'tool', tool_call_id: 'c1', content: 'done' },
     ]
-    const begun = {
+    const turn = {
       turnId: 't',
       index: 0,
-      lastMessage: lastOfTexts(messages.map((message) => JSON.stringify(message))),
+      lastMessage: addMessageTexts(messages.map((message) => JSON.stringify(message))),
       tools: JSON.stringify([
         { type: 'function', function: { name: 'run', parameters: { type: 'object' } } },
       ]),
       promptPieces: [],
     }
-    const outcome = { ...QUIET_TURN, toolCalls: JSON.stringify([call]), finishReason: 'tool_calls' }
+    const outcome = { ...DEFAULT_TURN, toolCalls: JSON.stringify([call]), finishReason: 'tool_calls' }
     const attributes = {
       'gen_ai.operation.name': 'chat',
-      ...buildInputAttributes(begun, 10_000),
+      ...buildInputAttributes(turn, 10_000),
       ...buildOutputAttributes(outcome as unknown as TurnOutcome, 10_000),
     }
     const { output } = await python('-c', READ, JSON.stringify(attributes))

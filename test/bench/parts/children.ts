@@ -6,33 +6,33 @@ import { setTimeout as sleep } from 'node:timers/promises'
 export interface Child {
   readonly name: string
   readonly pid: number
-  /** The URL in its first line on stdout; empty for a process that does not listen. */
+  /** The URL in the first line on stdout; empty for a process that does not listen. */
   readonly url: string
   readonly process: ChildProcess
 }
 
-export interface ChildSpec {
+interface ChildSpec {
   name: string
-  /** Default: the Node that runs this. */
+  /** Default: the Node that runs this process. */
   command?: string
   args: string[]
   env?: NodeJS.ProcessEnv
-  /** Whether it does not listen, so that there is no URL to wait for. */
+  /** Whether the process does not listen, so that there is no URL to wait for. */
   silent?: boolean
   /**
-   * The health URL of a process that does not print its URL: `http://127.0.0.1:8080/health`. It is ready when this
-   * responds with 200.
+   * The health URL of a process that does not print its URL, such as `http://127.0.0.1:8080/health`. The process is
+   * ready when this URL responds with 200.
    */
   healthUrl?: string
-  /** Whether it has a channel for messages. */
+  /** Whether the process has a channel for messages. */
   ipc?: boolean
-  /** The time until it must listen. Default: 60 s. */
+  /** The time within which the process must listen. Default: 60 s. */
   readyMs?: number
 }
 
 const READY_MS = 60_000
 const STOP_MS = 20_000
-/** Characters of a child's stderr that are kept to explain why it ended. */
+/** The last characters of a child's stderr, which explain why it ended. */
 const STDERR_CHARS = 4_000
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
@@ -69,7 +69,7 @@ export class Children implements AsyncDisposable {
     })
     const { pid } = process_
     if (pid === undefined) throw new Error(`${name} did not start: ${(await once(process_, 'error'))[0]}`)
-    const stderr = tail(process_)
+    const stderr = collectStderr(process_)
     this.#running.set(pid, { name, pid, url: '', process: process_ })
     process_.once('exit', () => this.#running.delete(pid))
     const child = { name, pid, url: '', process: process_ }
@@ -78,8 +78,8 @@ export class Children implements AsyncDisposable {
     if (silent) return child
     try {
       const url = await (healthUrl === undefined
-        ? firstUrl(child, readyMs, stderr)
-        : firstResponse(child, healthUrl, readyMs, stderr))
+        ? waitForUrl(child, readyMs, stderr)
+        : waitForHealth(child, healthUrl, readyMs, stderr))
       return { ...child, url }
     } catch (error) {
       process_.kill('SIGKILL')
@@ -119,7 +119,7 @@ export class Children implements AsyncDisposable {
   }
 }
 
-function tail(child: ChildProcess): () => string {
+function collectStderr(child: ChildProcess): () => string {
   let text = ''
   child.stderr!.setEncoding('utf8').on('data', (chunk: string) => {
     text = (text + chunk).slice(-STDERR_CHARS)
@@ -131,7 +131,7 @@ function tail(child: ChildProcess): () => string {
  * Waits for the health URL.
  * @returns the origin of the URL
  */
-async function firstResponse(
+async function waitForHealth(
   { name, process: child }: Child,
   healthUrl: string,
   readyMs: number,
@@ -147,7 +147,7 @@ async function firstResponse(
   throw new Error(`${name} did not start to listen: ${stderr()}`)
 }
 
-function firstUrl({ name, process: child }: Child, readyMs: number, stderr: () => string): Promise<string> {
+function waitForUrl({ name, process: child }: Child, readyMs: number, stderr: () => string): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>()
   const timer = setTimeout(() => reject(new Error(`${name} did not print its URL`)), readyMs)
   let stdout = ''

@@ -1,10 +1,10 @@
 import type { LoadJob } from './load-job.ts'
-import { prose } from './text.ts'
+import { generateProse } from './text.ts'
 
 /** The length of one message of the history. */
 const MESSAGE_BYTES = 2_000
 
-/** One agent's conversation, as bytes: the agent should cost as little as possible. */
+/** One agent's conversation, as bytes, because the agent should cost as little as possible. */
 export class Conversation {
   readonly #job: LoadJob
   /** Messages as JSON, each with the comma before it. */
@@ -24,9 +24,9 @@ export class Conversation {
    * @param marker makes this request differ from every other one
    * @returns its body
    */
-  ask(marker: string): Buffer {
-    const text = prose(this.#job.growthBytes, 0)
-    const question = messageJson('user', `${marker} ${text}`)
+  nextRequest(marker: string): Buffer {
+    const text = generateProse(this.#job.growthBytes, 0)
+    const question = serializeMessage('user', `${marker} ${text}`)
     if (this.#job.growthBytes === 0) return Buffer.concat([...this.#messages, question, this.#options])
     this.#messages.push(question)
     return Buffer.concat([...this.#messages, this.#options])
@@ -36,26 +36,31 @@ export class Conversation {
    * Appends a completion if the conversation grows.
    * @param response the body of a complete response
    */
-  hear(response: Buffer): void {
+  addCompletion(response: Buffer): void {
     if (this.#job.growthBytes === 0) return
-    this.#messages.push(messageJson('assistant', JSON.parse(response.toString()).choices[0].message.content))
+    this.#messages.push(
+      serializeMessage('assistant', JSON.parse(response.toString()).choices[0].message.content),
+    )
   }
 }
 
-function messageJson(role: string, content: string): Buffer {
+function serializeMessage(role: string, content: string): Buffer {
   return Buffer.from(`,${JSON.stringify({ role, content })}`)
 }
 
-const histories = new Map<number, Buffer>()
+const historyCache = new Map<number, Buffer>()
 
 function createHistory({ bodyBytes }: LoadJob): Buffer {
-  const existing = histories.get(bodyBytes)
+  const existing = historyCache.get(bodyBytes)
   if (existing) return existing
   const messages = [{ role: 'system', content: 'You mend programs.' }]
   for (let bytes = MESSAGE_BYTES, seed = 1; bytes < bodyBytes; bytes += MESSAGE_BYTES, seed += 1) {
-    messages.push({ role: seed % 2 === 1 ? 'user' : 'assistant', content: prose(MESSAGE_BYTES, seed) })
+    messages.push({
+      role: seed % 2 === 1 ? 'user' : 'assistant',
+      content: generateProse(MESSAGE_BYTES, seed),
+    })
   }
   const history = Buffer.from(`{"messages":${JSON.stringify(messages).slice(0, -1)}`)
-  histories.set(bodyBytes, history)
+  historyCache.set(bodyBytes, history)
   return history
 }

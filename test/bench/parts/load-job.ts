@@ -17,10 +17,10 @@ export interface LoadJob {
   concurrency: number
   /** The load ends after this time or this many requests, whichever comes first. */
   durationMs: number
-  maxCalls?: number
+  maxRequests?: number
   warmUpMs: number
   /** Requests of a rollout; then the agent begins a new session. */
-  callsPerSession: number
+  requestsPerSession: number
   /** Receives a POST for each completed session, as a trainer sends it: `http://…/sessions/{session}/complete`. */
   completeUrl?: string
   /** The process whose CPU time is measured. */
@@ -28,6 +28,7 @@ export interface LoadJob {
 }
 
 export interface LoadResult {
+  /** Requests. `--json` files have these names. */
   calls: number
   /** Requests without a complete response with status 200. */
   failures: number

@@ -3,34 +3,34 @@ import { closeSync, fdatasyncSync, openSync, readFileSync, rmSync, writeSync } f
 import { availableParallelism, cpus, loadavg, release, totalmem } from 'node:os'
 import { join } from 'node:path'
 import { quantile } from './statistics.ts'
-import { figure } from './table.ts'
+import { formatFigure } from './table.ts'
 
-export interface Machine {
+interface Machine {
   /** `2 cores of an AMD EPYC, 24 GiB, Debian GNU/Linux 12 (bookworm)` */
   description: string
   node: string
-  /** Processes that wanted a core in the minute before: above 0 the machine has other load. */
+  /** Load average of the minute before: above 0 the machine has other load. */
   loadAverage: number
-  /** The time in which the disk makes 4 KiB durable: the lower limit of every recorded request. */
+  /** The time of a sync of 4 KiB: the lower limit of every recorded request. */
   syncP50Ms: number
 }
 
 /**
  * Describes the machine.
- * @param folder on the disk of the databases
+ * @param folder a folder on the disk of the databases
  */
 export function describeMachine(folder: string): Machine {
   const gib = Math.round(totalmem() / 2 ** 30)
   const model = cpus()[0]?.model.trim() ?? 'unknown processor'
   return {
-    description: `${availableParallelism()} cores of an ${model}, ${gib} GiB, ${systemName()}`,
+    description: `${availableParallelism()} cores of an ${model}, ${gib} GiB, ${getSystemName()}`,
     node: process.version,
     loadAverage: loadavg()[0]!,
-    syncP50Ms: syncMs(folder),
+    syncP50Ms: measureSyncMs(folder),
   }
 }
 
-function systemName(): string {
+function getSystemName(): string {
   try {
     return /^PRETTY_NAME="(.*)"$/m.exec(readFileSync('/etc/os-release', 'utf8'))?.[1] ?? release()
   } catch {
@@ -38,7 +38,7 @@ function systemName(): string {
   }
 }
 
-function syncMs(folder: string): number {
+function measureSyncMs(folder: string): number {
   const path = join(folder, 'sync-test')
   const file = openSync(path, 'w')
   const page = Buffer.alloc(4096)
@@ -54,7 +54,7 @@ function syncMs(folder: string): number {
   return quantile(times, 0.5)
 }
 
-export function machineLine({ description, node, loadAverage, syncP50Ms }: Machine): string {
+export function formatMachine({ description, node, loadAverage, syncP50Ms }: Machine): string {
   const load = `load average ${loadAverage.toFixed(1)} before the run`
-  return `${description}, Node ${node}, ${load}, a disk that syncs 4 KiB in ${figure(syncP50Ms)} ms`
+  return `${description}, Node ${node}, ${load}, a disk that syncs 4 KiB in ${formatFigure(syncP50Ms)} ms`
 }

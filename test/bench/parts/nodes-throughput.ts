@@ -5,14 +5,16 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { startBalancer } from '../../helpers/balancer.ts'
 import { DatabaseLink } from '../../helpers/database-link.ts'
+import { LAUNCHER } from '../../helpers/llm-proxy.ts'
 import type { PostgresServer } from '../../helpers/postgres.ts'
 import { type Child, Children } from './children.ts'
-import { LoadGenerator } from './load.ts'
+import { LoadGenerator } from './load-generator.ts'
 import type { LoadResult } from './load-job.ts'
-import { cpuSeconds } from './proc-stat.ts'
+import { getCpuSeconds } from './proc-stat.ts'
 import { startEngine } from './start-engine.ts'
 import { quantile } from './statistics.ts'
-import { figure, table } from './table.ts'
+import { formatFigure, renderTable } from './table.ts'
+import { getChatUrl } from './targets.ts'
 
 /** The compared clusters. With one node, both balancing methods are the same. */
 const CLUSTERS = [
@@ -25,10 +27,9 @@ const CLUSTERS = [
 type Way = (typeof CLUSTERS)[number][1]
 
 const ROUNDS = 3
-const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
 const LOAD = {
   ...{ bodyBytes: 1_000, growthBytes: 500, stream: false, maxTokens: 32, concurrency: 32 },
-  ...{ callsPerSession: 20, warmUpMs: 0 },
+  ...{ requestsPerSession: 20, warmUpMs: 0 },
 }
 /** The new part of a request is the same; the old part is forty times as large. */
 const LONG = { ...LOAD, bodyBytes: 40_000 }
@@ -38,8 +39,8 @@ const WARM_UP_MS = 1_500
 interface Round {
   result: LoadResult
   /**
-   * The CPU time of all nodes together, the groups of changes that they committed, and what they read of the database:
-   * per request.
+   * Per request: the CPU time of all nodes, the groups of changes that they committed, and the bytes that they read from
+   * the database.
    */
   cpuMs: number
   commits: number
@@ -62,16 +63,16 @@ interface Cluster {
  * @param folder for configurations
  * @returns a table in Markdown
  */
-export async function nodesThroughput(server: PostgresServer, folder: string): Promise<string> {
-  await using ends = new AsyncDisposableStack()
+export async function measureNodesThroughput(server: PostgresServer, folder: string): Promise<string> {
+  await using stack = new AsyncDisposableStack()
   await using children = new Children()
-  const teardown = (end: () => unknown) => ends.defer(async () => void (await end()))
+  const teardown = (end: () => unknown) => stack.defer(async () => void (await end()))
   const engine = await startEngine(children)
   const load = await LoadGenerator.start(children)
   const clusters: Cluster[] = []
   for (const [count, way] of CLUSTERS) {
-    const own = join(folder, `throughput-${count}-${way.replace(' ', '-')}`)
-    mkdirSync(own, { recursive: true })
+    const clusterFolder = join(folder, `throughput-${count}-${way.replace(' ', '-')}`)
+    mkdirSync(clusterFolder, { recursive: true })
     const database = new URL(await server.newDatabase()).pathname.slice(1)
     const link = new DatabaseLink(server.port)
     const db = server.url(database, await link.open())
@@ -80,15 +81,15 @@ export async function nodesThroughput(server: PostgresServer, folder: string): P
     for (let number = 1; number <= count; number += 1)
       nodes.push(await startNode(children, engine.url, `node ${number} of ${count}`, db))
     const hosts = nodes.map(({ url }) => new URL(url).host)
-    const url = await startBalancer({ teardown }, 'haproxy', hosts, own, createConfiguration(way))
+    const url = await startBalancer({ teardown }, 'haproxy', hosts, clusterFolder, createConfiguration(way))
     clusters.push({ count, way, nodes, url, link, database, short: [], long: [] })
   }
-  for (const { url } of clusters) await load.run({ ...LOAD, url: agentsUrl(url), durationMs: WARM_UP_MS })
+  for (const { url } of clusters) await load.run({ ...LOAD, url: getChatUrl(url), durationMs: WARM_UP_MS })
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const each of clusters) each.short.push(await measure(server, load, each, LOAD))
     for (const each of clusters) each.long.push(await measure(server, load, each, LONG))
   }
-  return report(clusters)
+  return renderReport(clusters)
 }
 
 function createConfiguration(way: Way): ((text: string) => string) | undefined {
@@ -98,8 +99,8 @@ function createConfiguration(way: Way): ((text: string) => string) | undefined {
 
 function startNode(children: Children, engineUrl: string, name: string, db: string): Promise<Child> {
   const engine = ['--mode', 'local', '--engine-url', engineUrl, '--engine-kind', 'vllm']
-  const own = '--port 0 --log-level error'.split(' ')
-  return children.start({ name, args: [LAUNCHER, 'serve', ...engine, ...own, '--db', db] })
+  const options = '--port 0 --log-level error'.split(' ')
+  return children.start({ name, args: [LAUNCHER, 'serve', ...engine, ...options, '--db', db] })
 }
 
 async function measure(
@@ -108,24 +109,20 @@ async function measure(
   { nodes, url, link, database }: Cluster,
   job: typeof LOAD,
 ): Promise<Round> {
-  const cpu = () => nodes.reduce((sum, { pid }) => sum + cpuSeconds(pid), 0)
+  const cpu = () => nodes.reduce((sum, { pid }) => sum + getCpuSeconds(pid), 0)
   const groups = async () => {
     const sql = 'SELECT sum(last_group)::int AS groups FROM llm_proxy.proxies'
     return (await server.query(sql, database))[0]!.groups as number
   }
-  const [cpuBefore, groupsBefore, answeredBefore] = [cpu(), await groups(), link.answered]
-  const result = await load.run({ ...job, url: agentsUrl(url), durationMs: ROUND_MS })
-  const perCall = (sum: number) => sum / result.calls
+  const [cpuBefore, groupsBefore, bytesBefore] = [cpu(), await groups(), link.responseBytes]
+  const result = await load.run({ ...job, url: getChatUrl(url), durationMs: ROUND_MS })
+  const perRequest = (sum: number) => sum / result.calls
   return {
     result,
-    cpuMs: perCall((cpu() - cpuBefore) * 1_000),
-    commits: perCall((await groups()) - groupsBefore),
-    readBytes: perCall(link.answered - answeredBefore),
+    cpuMs: perRequest((cpu() - cpuBefore) * 1_000),
+    commits: perRequest((await groups()) - groupsBefore),
+    readBytes: perRequest(link.responseBytes - bytesBefore),
   }
-}
-
-function agentsUrl(url: string): string {
-  return `${url}/{session}/v1/chat/completions`
 }
 
 const HEAD = [
@@ -141,20 +138,20 @@ const HEAD = [
   ...['bytes read/request', 'CPU ms, 40 KB', 'bytes read, 40 KB'],
 ]
 
-function report(all: readonly Cluster[]): string {
-  const middle = (rounds: readonly Round[], of: (round: Round) => number) =>
-    figure(quantile(rounds.map(of), 0.5))
+function renderReport(all: readonly Cluster[]): string {
+  const formatMedian = (rounds: readonly Round[], of: (round: Round) => number) =>
+    formatFigure(quantile(rounds.map(of), 0.5))
   const rows = all.map(({ count, way, short, long }) => [
     `${count}`,
     count === 1 ? '' : way,
-    middle(short, ({ result }) => result.callsPerSecond),
-    middle(short, ({ result }) => result.p50Ms),
-    middle(short, ({ result }) => result.p99Ms),
-    middle(short, ({ cpuMs }) => cpuMs),
-    middle(short, ({ commits }) => commits),
-    middle(short, ({ readBytes }) => readBytes),
-    middle(long, ({ cpuMs }) => cpuMs),
-    middle(long, ({ readBytes }) => readBytes),
+    formatMedian(short, ({ result }) => result.callsPerSecond),
+    formatMedian(short, ({ result }) => result.p50Ms),
+    formatMedian(short, ({ result }) => result.p99Ms),
+    formatMedian(short, ({ cpuMs }) => cpuMs),
+    formatMedian(short, ({ commits }) => commits),
+    formatMedian(short, ({ readBytes }) => readBytes),
+    formatMedian(long, ({ cpuMs }) => cpuMs),
+    formatMedian(long, ({ readBytes }) => readBytes),
   ])
-  return table(HEAD, rows)
+  return renderTable(HEAD, rows)
 }

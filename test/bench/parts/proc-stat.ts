@@ -7,8 +7,8 @@ const TICKS_PER_SECOND = 100
 const [UTIME, STIME] = [11, 12]
 
 /** Returns the CPU time that all threads of a process have used, in seconds, in steps of 10 ms. */
-export function cpuSeconds(pid: number): number {
-  const fields = fieldsAfterName(read(`/proc/${pid}/stat`))
+export function getCpuSeconds(pid: number): number {
+  const fields = parseFieldsAfterName(read(`/proc/${pid}/stat`))
   return (Number(fields[UTIME]) + Number(fields[STIME])) / TICKS_PER_SECOND
 }
 
@@ -16,11 +16,11 @@ export function cpuSeconds(pid: number): number {
  * Returns the CPU time of the threads of a process, in seconds, by name: Node names its own, and each worker is named
  * at its start.
  */
-export function threadSeconds(pid: number): Record<string, number> {
+export function getThreadSeconds(pid: number): Record<string, number> {
   const seconds: Record<string, number> = {}
   for (const thread of getThreads(pid)) {
     const stat = read(`/proc/${pid}/task/${thread}/stat`)
-    const fields = fieldsAfterName(stat)
+    const fields = parseFieldsAfterName(stat)
     const name = stat.slice(stat.indexOf('(') + 1, stat.lastIndexOf(')'))
     // A thread that has ended meanwhile has no file.
     if (name === '') continue
@@ -38,17 +38,21 @@ export function countDescendants(pid: number): number {
 }
 
 /** Returns the resident set size in MiB. */
-export function rssMib(pid: number): number {
+export function getRssMib(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB/m.exec(read(`/proc/${pid}/status`))?.[1]
   return Number(kib ?? Number.NaN) / 1024
 }
 
-function fieldsAfterName(stat: string): string[] {
+function parseFieldsAfterName(stat: string): string[] {
   return stat.slice(stat.lastIndexOf(')') + 2).split(' ')
 }
 
-/** Adds figures by name to others, multiplied by a factor. */
-export function sumInto(sums: Record<string, number>, figures: Record<string, number>, factor: number): void {
+/** Adds `figures`, multiplied by `factor`, to the sums of the same names. */
+export function addScaled(
+  sums: Record<string, number>,
+  figures: Record<string, number>,
+  factor: number,
+): void {
   for (const [name, value] of Object.entries(figures)) sums[name] = (sums[name] ?? 0) + value * factor
 }
 

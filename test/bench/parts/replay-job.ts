@@ -10,7 +10,7 @@ export const REPLAY_PATHS: Readonly<Record<ReplayDialect, string>> = {
 
 /** The sessions that are replayed. */
 export type Shape =
-  /** The sessions of `data/claude-code.json`; each agent begins at another position of another session. */
+  /** The sessions of `data/claude-code.json`; each agent begins in a different session, at a different position. */
   | { kind: 'claude-code' }
   /**
    * Prompts of this many tokens that grow by {@link GROWTH_TOKENS} per request, and restart after {@link STEPS}
@@ -24,14 +24,14 @@ export type Shape =
 export const GROWTH_TOKENS = 650
 export const STEPS = 60
 /** The tokens of each completion, a text and one tool call, in as many chunks. */
-export const ANSWER_TOKENS = 200
+export const COMPLETION_TOKENS = 200
 /** The ratio of tokenizers for English and code. */
 export const BYTES_PER_TOKEN = 4
 
 export interface ReplayJob {
-  /** `http://127.0.0.1:8080/{session}`: the prefix of the dialect's own path; `{session}` may be absent. */
+  /** The prefix of the dialect's path: `http://127.0.0.1:8080/{session}`; `{session}` may be absent. */
   baseUrl: string
-  /** Replaces the dialect's own path: pass-throughs have only one path. */
+  /** Replaces the dialect's path: pass-throughs have only one. */
   path?: string
   /** Headers of each request; `{session}` as in the URL. */
   headers?: Record<string, string>
@@ -41,7 +41,7 @@ export interface ReplayJob {
   concurrency: number
   durationMs: number
   /**
-   * The time to warm up, after one request of every agent. `crowd`: no request is sent before, and all begin at once.
+   * The time to warm up, in which each agent sends at least one request. `crowd`: none, so that all begin at once.
    */
   warmUpMs: number | 'crowd'
   /** The processes whose CPU time is measured. */

@@ -1,17 +1,22 @@
-/** The common parts of rows that replay sessions: the targets, and the process of the agents. */
+/** Targets and agents of rows that replay sessions. */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import type { Bench } from '../rows/row.ts'
 import type { Child, Children } from './children.ts'
 import type { ReplayJob, ReplayResult } from './replay-job.ts'
 import { startEngine } from './start-engine.ts'
-import { createDatabase, isTokenMode, type TargetName, Targets, untilConnected } from './targets.ts'
+import {
+  CHAT_PATH,
+  createDatabase,
+  isTokenMode,
+  type TargetName,
+  Targets,
+  waitForWorkers,
+} from './targets.ts'
 import { TOKEN_MODEL } from './token-model.ts'
 
-/** The only path of all targets but ours: they pass bytes through to the engine. */
-const ENGINE_PATH = '/v1/chat/completions'
 /** The first requests of hundreds of agents may take long. */
-const PATIENCE_MS = 180_000
+const END_TIMEOUT_MS = 180_000
 
 export interface ReplayTarget {
   name: TargetName
@@ -21,7 +26,10 @@ export interface ReplayTarget {
   pids: number[]
 }
 
-/** Starts the chosen targets except `parse`, which accepts only what `pipe` does. */
+/**
+ * Starts the chosen targets except `parse`, which accepts only what `pipe` does. All targets but llm-proxy forward one
+ * path.
+ */
 export async function startTargets(
   bench: Bench,
   children: Children,
@@ -29,8 +37,8 @@ export async function startTargets(
   args: string[] = [],
 ): Promise<ReplayTarget[]> {
   const started: ReplayTarget[] = []
-  const isRequested = bench.targetNames.some(isTokenMode)
-  const tokenEngine = isRequested
+  const usesTokenMode = bench.targetNames.some(isTokenMode)
+  const tokenEngine = usesTokenMode
     ? await startEngine(children, { tokenizer: TOKEN_MODEL, eventsPerWrite: bench.eventsPerWrite })
     : undefined
   for (const name of bench.targetNames) {
@@ -48,19 +56,19 @@ export async function startTargets(
       const pids = [proxy.pid]
       if (!isLocal) {
         pids.push((await targets.startWorker(proxy.url, 'replay-1')).pid)
-        await untilConnected(proxy.url, 1)
+        await waitForWorkers(proxy.url, 1)
       }
       started.push({ name, baseUrl: `${proxy.url}/{session}`, pids })
     } else if (name !== 'parse') {
       const { url, pid } = await targets.start(name, options)
       const pids = pid === undefined ? [] : [pid]
-      started.push({ name, baseUrl: url.slice(0, -ENGINE_PATH.length), path: ENGINE_PATH, pids })
+      started.push({ name, baseUrl: url.slice(0, -CHAT_PATH.length), path: CHAT_PATH, pids })
     }
   }
   return started
 }
 
-/** Starts a separate process, because the agents' work must not count. */
+/** Starts the agents in a separate process, because their work must not count. */
 export function startReplayer(children: Children): Promise<Child> {
   const script = join(import.meta.dirname, '../processes/replayer.ts')
   return children.start({ name: 'replayer', args: [script], silent: true, ipc: true })
@@ -72,7 +80,7 @@ export function startReplayer(children: Children): Promise<Child> {
  */
 export async function runReplay({ process }: Child, job: ReplayJob): Promise<ReplayResult> {
   const warmUpMs = job.warmUpMs === 'crowd' ? 0 : job.warmUpMs
-  const signal = AbortSignal.timeout(warmUpMs + job.durationMs + PATIENCE_MS)
+  const signal = AbortSignal.timeout(warmUpMs + job.durationMs + END_TIMEOUT_MS)
   process.send(job)
   const [result] = (await once(process, 'message', { signal })) as [ReplayResult]
   if (result.failures === 0) return result

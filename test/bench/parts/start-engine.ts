@@ -1,12 +1,12 @@
 import { join } from 'node:path'
 import type { Child, Children } from './children.ts'
 
-export interface EngineOptions {
+interface EngineOptions {
   /** The rate of each completion; default: as fast as possible. */
   tokensPerSecond?: number | undefined
-  /** The number of events that it writes at once to each stream; default: 1. */
+  /** The number of events that the engine writes at once to each stream; default: 1. */
   eventsPerWrite?: number | undefined
-  /** The folder of a tokenizer, with which it accepts prompts of ids, too. */
+  /** The folder of a tokenizer: the engine then also accepts prompts of ids. */
   tokenizer?: string | undefined
 }
 
@@ -14,9 +14,9 @@ export function startEngine(
   children: Children,
   { tokensPerSecond, eventsPerWrite, tokenizer }: EngineOptions = {},
 ): Promise<Child> {
-  const script = join(import.meta.dirname, '../processes/engine-stand-in.ts')
-  const pace = tokensPerSecond === undefined ? [] : ['--tokens-per-second', String(tokensPerSecond)]
-  const model = tokenizer === undefined ? [] : ['--tokenizer', tokenizer]
-  const coalesced = eventsPerWrite === undefined ? [] : ['--events-per-write', String(eventsPerWrite)]
-  return children.start({ name: 'engine stand-in', args: [script, ...pace, ...coalesced, ...model] })
+  const script = join(import.meta.dirname, '../processes/fake-engine.ts')
+  const rateArgs = tokensPerSecond === undefined ? [] : ['--tokens-per-second', String(tokensPerSecond)]
+  const tokenizerArgs = tokenizer === undefined ? [] : ['--tokenizer', tokenizer]
+  const writeArgs = eventsPerWrite === undefined ? [] : ['--events-per-write', String(eventsPerWrite)]
+  return children.start({ name: 'fake engine', args: [script, ...rateArgs, ...writeArgs, ...tokenizerArgs] })
 }

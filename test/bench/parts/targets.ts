@@ -1,6 +1,7 @@
 /** The compared paths from an agent to the engine. */
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { LAUNCHER } from '../../helpers/llm-proxy.ts'
 import type { Bench } from '../rows/row.ts'
 import type { Child, Children } from './children.ts'
 
@@ -14,14 +15,21 @@ export interface Target {
 
 /** Targets that record nothing. */
 const PASS_THROUGHS = ['pipe', 'pipe+ids', 'parse'] as const
-/** Targets of rows whose engine has tokens of a real model. */
-const TOKEN_MODES = ['local-token', 'relay-token'] as const
+/** Targets of rows whose engine uses the tokens of a real model. */
+const TOKEN_MODE_TARGETS = ['local-token', 'relay-token'] as const
 /** Records to a PostgreSQL server that the bench starts; measured only on request. */
-export const IN_POSTGRES = 'local-postgres'
-/** The least that a recorder costs. */
+export const POSTGRES_TARGET = 'local-postgres'
+/** The lower bound of a recorder's cost. */
 const FLOOR = 'floor'
-export const USUAL_TARGETS = ['direct', ...PASS_THROUGHS, FLOOR, 'local', 'relay', ...TOKEN_MODES] as const
-export const TARGET_NAMES = [...USUAL_TARGETS, IN_POSTGRES] as const
+export const DEFAULT_TARGETS = [
+  'direct',
+  ...PASS_THROUGHS,
+  FLOOR,
+  'local',
+  'relay',
+  ...TOKEN_MODE_TARGETS,
+] as const
+export const TARGET_NAMES = [...DEFAULT_TARGETS, POSTGRES_TARGET] as const
 export type TargetName = (typeof TARGET_NAMES)[number]
 type PassThrough = (typeof PASS_THROUGHS)[number]
 
@@ -30,10 +38,10 @@ export function isPassThrough(name: TargetName): name is PassThrough {
 }
 
 export function isTokenMode(name: TargetName): boolean {
-  return (TOKEN_MODES as readonly TargetName[]).includes(name)
+  return (TOKEN_MODE_TARGETS as readonly TargetName[]).includes(name)
 }
 
-export interface ProxyOptions {
+interface ProxyOptions {
   db: string
   /** The folder for V8's CPU profile of the proxy. */
   cpuProfileFolder?: string | undefined
@@ -48,13 +56,12 @@ export async function createDatabase(
   row: string,
   name: TargetName,
 ): Promise<string> {
-  return name === IN_POSTGRES ? postgres!.newDatabase() : join(folder, `${row}-${name}.db`)
+  return name === POSTGRES_TARGET ? postgres!.newDatabase() : join(folder, `${row}-${name}.db`)
 }
 
-const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
-const CALL_PATH = '/v1/chat/completions'
-/** More than any row opens at once, so that no request waits for a slot. */
-const MANY_CALLS = '4096'
+export const CHAT_PATH = '/v1/chat/completions'
+/** More than the concurrent requests of any row, so that none waits for a slot. */
+const MAX_CONCURRENCY = '4096'
 const WORKER_READY_MS = 20_000
 
 /** Starts the processes of a row with their engine. */
@@ -67,32 +74,32 @@ export class Targets {
     this.#engineUrl = engineUrl
   }
 
-  /** @param name in token mode, the engine has a tokenizer, which the proxy's arguments name, too */
+  /** @param name in token mode, the engine must have the tokenizer that the proxy's arguments specify */
   async start(name: TargetName, proxy: ProxyOptions): Promise<Target> {
-    if (name === 'direct') return { name, url: this.#engineUrl + CALL_PATH }
+    if (name === 'direct') return { name, url: this.#engineUrl + CHAT_PATH }
     if (isPassThrough(name)) {
       const child = await this.startPassThrough(name)
-      return { name, url: child.url + CALL_PATH, pid: child.pid }
+      return { name, url: child.url + CHAT_PATH, pid: child.pid }
     }
     if (name === FLOOR) {
       const child = await this.#startFloor(proxy)
-      return { name, url: child.url + CALL_PATH, pid: child.pid }
+      return { name, url: child.url + CHAT_PATH, pid: child.pid }
     }
     const isRelay = name === 'relay' || name === 'relay-token'
     const child = isRelay ? await this.startRelay(proxy) : await this.startLocal(proxy)
-    return { name, url: callUrl(child), pid: child.pid }
+    return { name, url: getChatUrl(child.url), pid: child.pid }
   }
 
   /** Starts the proxy in local mode, as a user does. */
   startLocal(options: ProxyOptions): Promise<Child> {
-    return this.#serve(options, ['--mode', 'local', ...this.#engine()])
+    return this.#serve(options, ['--mode', 'local', ...this.#engineArgs()])
   }
 
   /** Starts the proxy in relay mode, with one connected worker. */
   async startRelay(options: ProxyOptions): Promise<Child> {
     const proxy = await this.startRelayWithoutWorkers(options)
     await this.startWorker(proxy.url, 'bench-1')
-    await untilConnected(proxy.url, 1)
+    await waitForWorkers(proxy.url, 1)
     return proxy
   }
 
@@ -101,8 +108,8 @@ export class Targets {
   }
 
   startWorker(proxyUrl: string, workerId: string): Promise<Child> {
-    const args = ['worker', '--proxy-url', proxyUrl, '--worker-id', workerId, ...this.#engine()]
-    const options = ['--max-concurrency', MANY_CALLS, '--log-level', 'error']
+    const args = ['worker', '--proxy-url', proxyUrl, '--worker-id', workerId, ...this.#engineArgs()]
+    const options = ['--max-concurrency', MAX_CONCURRENCY, '--log-level', 'error']
     return this.#children.start({ name: 'worker', args: [LAUNCHER, ...args, ...options], silent: true })
   }
 
@@ -116,7 +123,7 @@ export class Targets {
       '--log-level',
       'error',
       '--max-concurrency',
-      MANY_CALLS,
+      MAX_CONCURRENCY,
       ...args,
     ]
     return this.#children.start({
@@ -126,7 +133,7 @@ export class Targets {
     })
   }
 
-  #engine(): string[] {
+  #engineArgs(): string[] {
     return ['--engine-url', this.#engineUrl, '--engine-kind', 'vllm']
   }
 
@@ -144,15 +151,15 @@ export class Targets {
   }
 }
 
-export function callUrl(proxy: Child): string {
-  return `${proxy.url}/{session}${CALL_PATH}`
+export function getChatUrl(proxyUrl: string): string {
+  return `${proxyUrl}/{session}${CHAT_PATH}`
 }
 
 /**
  * Waits for workers.
  * @throws Error if fewer than `count` workers have connected after a while
  */
-export async function untilConnected(proxyUrl: string, count: number): Promise<void> {
+export async function waitForWorkers(proxyUrl: string, count: number): Promise<void> {
   const deadline = Date.now() + WORKER_READY_MS
   while (Date.now() < deadline) {
     const health = (await (await fetch(`${proxyUrl}/health`)).json()) as { connected_workers: number }

@@ -13,7 +13,7 @@ const MARK_SHARE = 1 / 6
  * Generates text.
  * @returns `length` ASCII characters, equal for equal seeds
  */
-export function prose(length: number, seed: number): string {
+export function generateProse(length: number, seed: number): string {
   const random = seededRandom(seed)
   let text = ''
   while (text.length < length) {

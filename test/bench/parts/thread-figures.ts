@@ -1,7 +1,7 @@
 /** The columns of a table of CPU time by threads. */
-import { figure } from './table.ts'
+import { formatFigure } from './table.ts'
 
-/** Threads with a separate column. The kernel keeps fifteen characters of a name. */
+/** Threads with a separate column. The kernel stores fifteen characters of a name. */
 const THREADS: Readonly<Record<string, string>> = {
   MainThread: 'main',
   'store-writer': 'store',
@@ -13,11 +13,11 @@ const THREADS: Readonly<Record<string, string>> = {
 export const THREAD_TITLES: readonly string[] = [...Object.values(THREADS), 'others']
 
 /**
- * Returns the columns.
- * @param figures by the names of threads
+ * Formats the columns.
+ * @param figures by thread name
  */
-export function threadFigures(figures: Readonly<Record<string, number>>): string[] {
+export function formatThreadFigures(figures: Readonly<Record<string, number>>): string[] {
   const named = Object.keys(THREADS).map((name) => figures[name] ?? Number.NaN)
   const others = Object.entries(figures).filter(([name]) => !(name in THREADS))
-  return [...named, others.reduce((sum, [, value]) => sum + value, 0)].map(figure)
+  return [...named, others.reduce((sum, [, value]) => sum + value, 0)].map(formatFigure)
 }

@@ -1,4 +1,4 @@
-/** The compared products: how users start each of them, its URL for agents, and how its records are read. */
+/** The compared products: how users start them, their URLs for agents, and how trainers read their records. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { freePort } from '../../helpers/free-port.ts'
@@ -6,16 +6,16 @@ import type { Child, Children } from '../parts/children.ts'
 import { Targets } from '../parts/targets.ts'
 import { TOKEN_MODEL } from '../parts/token-model.ts'
 import { installPeer } from './install.ts'
-import { mergedCalls, type Sequence } from './sequences.ts'
+import { mergeRequests, type Sequence } from './sequences.ts'
 
-export interface PeerContext {
+interface PeerContext {
   children: Children
   engineUrl: string
-  /** The folder of its records: the same one after a restart. */
+  /** The folder for records: the same after a restart. */
   folder: string
 }
 
-export interface Started {
+export interface PeerInstance {
   child: Child
   /** The prefix of `/v1/chat/completions`; `{session}` is replaced by each agent's session, here and below. */
   baseUrl: string
@@ -26,13 +26,13 @@ export interface Peer {
   name: string
   /** The requirement for pip; undefined: this clone. */
   requirement?: string
-  start(place: PeerContext): Promise<Started>
-  /** Functions of products that record. */
+  start(context: PeerContext): Promise<PeerInstance>
+  /** Absent for products that record nothing. */
   record?: {
     /** Returns how many completed requests of a session are recorded. */
-    calls(origin: string, session: string): Promise<number>
+    countRequests(origin: string, session: string): Promise<number>
     /** Returns what a trainer receives of an ended session. */
-    sequences(origin: string, session: string): Promise<Sequence[]>
+    readSequences(origin: string, session: string): Promise<Sequence[]>
   }
 }
 
@@ -48,7 +48,7 @@ const pipe: Peer = {
   },
 }
 
-function llmProxy(name: string, args: string[]): Peer {
+function createLlmProxyPeer(name: string, args: string[]): Peer {
   return {
     name,
     async start({ children, engineUrl, folder }) {
@@ -57,12 +57,12 @@ function llmProxy(name: string, args: string[]): Peer {
       return { child, baseUrl: `${child.url}/{session}` }
     },
     record: {
-      async calls(origin, session) {
-        const { turns = [] } = await read(`${origin}/sessions/${session}?ids=false&messages=none`)
+      async countRequests(origin, session) {
+        const { turns = [] } = await readJson(`${origin}/sessions/${session}?ids=false&messages=none`)
         return turns.filter(({ status }: { status: string }) => status === 'completed').length
       },
-      async sequences(origin, session) {
-        const { trajectories } = await read(`${origin}/sessions/${session}/trajectories`)
+      async readSequences(origin, session) {
+        const { trajectories } = await readJson(`${origin}/sessions/${session}/trajectories`)
         return trajectories.map(
           (row: { prompt_ids: number[]; response_ids: number[]; response_mask: number[] }) => ({
             ids: [...row.prompt_ids, ...row.response_ids],
@@ -78,7 +78,7 @@ const rllm: Peer = {
   name: 'rllm-model-gateway',
   requirement: 'rllm-model-gateway==0.1.0',
   async start({ children, engineUrl, folder }) {
-    const target = await address()
+    const target = await allocateAddress()
     const store = ['--db-path', join(folder, 'traces.db')]
     const child = await children.start({
       ...(await install(this, 'rllm-model-gateway')),
@@ -88,11 +88,11 @@ const rllm: Peer = {
     return { child, baseUrl: `${target.url}/sessions/{session}` }
   },
   record: {
-    calls: async (origin, session) => (await read(`${origin}/sessions/${session}/traces`)).length,
-    async sequences(origin, session) {
-      const traces = await read(`${origin}/sessions/${session}/traces`)
+    countRequests: async (origin, session) => (await readJson(`${origin}/sessions/${session}/traces`)).length,
+    async readSequences(origin, session) {
+      const traces = await readJson(`${origin}/sessions/${session}/traces`)
       // Each trace is one request; the trainer merges them.
-      return mergedCalls(
+      return mergeRequests(
         traces.map((trace: { prompt_token_ids: number[]; completion_token_ids: number[] }) => ({
           prompt: trace.prompt_token_ids,
           completion: trace.completion_token_ids,
@@ -108,7 +108,7 @@ const litellm: Peer = {
   // In later releases the proxy is a separate package, `litellm-proxy`, which PyPI did not have when this was written.
   requirement: 'litellm[proxy]==1.108.7',
   async start({ children, engineUrl, folder }) {
-    const target = await address()
+    const target = await allocateAddress()
     const config = join(folder, 'litellm.yaml')
     const engine = { model: 'hosted_vllm/stand-in', api_base: `${engineUrl}/v1`, api_key: 'none' }
     const models = [{ model_name: 'stand-in', litellm_params: engine }]
@@ -129,7 +129,7 @@ const openenv: Peer = {
   name: 'openenv capture',
   requirement: 'openenv==0.10.0',
   async start({ children, engineUrl }) {
-    const target = await address()
+    const target = await allocateAddress()
     // A session begins with its first request, as with the others; otherwise each would need a separate request first.
     const options = ['--llm-url', engineUrl, '--model', 'stand-in', '--allow-unregistered']
     const child = await children.start({
@@ -140,9 +140,9 @@ const openenv: Peer = {
     return { child, baseUrl: target.url, headers: { authorization: 'Bearer {session}' } }
   },
   record: {
-    calls: async (origin, session) => (await read(`${origin}/sessions/${session}`)).n_turns ?? 0,
-    async sequences(origin, session) {
-      const { sequences } = await read(`${origin}/sessions/${session}/rollout`)
+    countRequests: async (origin, session) => (await readJson(`${origin}/sessions/${session}`)).n_turns ?? 0,
+    async readSequences(origin, session) {
+      const { sequences } = await readJson(`${origin}/sessions/${session}/rollout`)
       return sequences
         .filter(({ trainable }: { trainable: boolean }) => trainable)
         .map((row: { input_ids: number[]; loss_mask: number[] }) => ({
@@ -153,18 +153,18 @@ const openenv: Peer = {
   },
 }
 
-export const CHAT = llmProxy('llm-proxy', [])
-/** Only with an engine that accepts token ids as prompts. */
-export const TOKENS = llmProxy('llm-proxy, token mode', ['--tokenizer', TOKEN_MODEL])
+export const LLM_PROXY = createLlmProxyPeer('llm-proxy', [])
+/** Requires an engine that accepts token ids as prompts. */
+export const LLM_PROXY_TOKEN_MODE = createLlmProxyPeer('llm-proxy, token mode', ['--tokenizer', TOKEN_MODEL])
 /** The products in the order of the table. */
-export const PEERS: readonly Peer[] = [pipe, CHAT, rllm, litellm, openenv]
+export const PEERS: readonly Peer[] = [pipe, LLM_PROXY, rllm, litellm, openenv]
 
 async function install({ name, requirement }: Peer, program: string) {
   const venv = await installPeer(requirement!, console.error)
   return { name, command: join(venv, 'bin', program), readyMs: READY_MS }
 }
 
-async function address(): Promise<{ url: string; args: string[] }> {
+async function allocateAddress(): Promise<{ url: string; args: string[] }> {
   const port = await freePort()
   return { url: `http://127.0.0.1:${port}`, args: ['--host', '127.0.0.1', '--port', String(port)] }
 }
@@ -173,8 +173,8 @@ async function address(): Promise<{ url: string; args: string[] }> {
  * Reads JSON.
  * @returns an empty object if the URL does not exist
  */
-// biome-ignore lint/suspicious/noExplicitAny: others' shapes
-async function read(url: string): Promise<any> {
+// biome-ignore lint/suspicious/noExplicitAny: shapes of other products
+async function readJson(url: string): Promise<any> {
   const response = await fetch(url)
   if (response.status === 404) return {}
   if (!response.ok) throw new Error(`${url} returned ${response.status}: ${await response.text()}`)

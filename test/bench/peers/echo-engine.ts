@@ -1,7 +1,7 @@
 /**
  * An engine that renders and tokenizes prompts with Qwen3's own template and tokenizer, and parses tool calls as vLLM's
- * `hermes` parser does: the text before the first call stays unchanged, arguments are rewritten as Python writes JSON.
- * An echo that differs from the completion results in another prompt, as with a real engine.
+ * `hermes` parser does: the text before the first tool call stays unchanged, arguments are rewritten as Python writes
+ * JSON. An echo that differs from the completion results in another prompt, as with a real engine.
  */
 import type { ServerResponse } from 'node:http'
 import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
@@ -18,11 +18,11 @@ export const TURNS = 24
 const MODEL = 'stand-in'
 const ROOT = { id: 'cmpl-echo', created: 1, model: MODEL }
 
-export interface EchoEngine extends ScriptedServer {
-  sampledTokens(): number
+interface EchoEngine extends ScriptedServer {
+  countSampledTokens(): number
 }
 
-interface Answer {
+interface AssistantFields {
   content: string | null
   tool_calls?: object[]
 }
@@ -42,9 +42,9 @@ export async function startEchoEngine(): Promise<EchoEngine> {
     const turns = prompt.filter((id, index) => id === start && prompt[index + 1] === assistant).length
     // Before its first request llm-proxy checks whether the engine has the same tokenizer; this is not a turn of the
     // agent.
-    const text = turns === 0 ? 'Yes.' : sampledText(turns - 1)
+    const text = turns === 0 ? 'Yes.' : createCompletion(turns - 1)
     const ids = [...tokenizer.encode(text), tokenizer.eosTokenId!]
-    // It checks with a one-token request what logprobs are reported of.
+    // With a one-token request, llm-proxy checks which logprobs the engine reports.
     if (turns > 0 && body.max_tokens !== 1) sampled += ids.length
     const tokens = ids.map((id) => ({
       token: tokenizer.decode([id]),
@@ -65,16 +65,16 @@ export async function startEchoEngine(): Promise<EchoEngine> {
     }
     const root = { ...ROOT, ...(isChat && { prompt_token_ids: prompt }) }
     const usage = { prompt_tokens: prompt.length, completion_tokens: ids.length }
-    const message = { role: 'assistant', ...parse(text) }
+    const message = { role: 'assistant', ...parseCompletion(text) }
     if (!body.stream)
       return sendJson(response, { ...root, choices: [{ ...choice, ...(isChat && { message }) }], usage })
     const send = openEventStream(response)
-    send({ ...root, choices: [{ ...choice, ...(isChat && { delta: readIndexed(message) }) }] })
+    send({ ...root, choices: [{ ...choice, ...(isChat && { delta: addIndexes(message) }) }] })
     if (body.stream_options?.include_usage) send({ ...ROOT, choices: [], usage })
     send('[DONE]')
     response.end()
   })
-  return { ...server, sampledTokens: () => sampled }
+  return { ...server, countSampledTokens: () => sampled }
 }
 
 function respondToGet(path: string, response: ServerResponse): void {
@@ -85,30 +85,33 @@ function respondToGet(path: string, response: ServerResponse): void {
 }
 
 /** Returns a completion as models write it: some tool calls in the trained format, some with other white space. */
-function sampledText(turn: number): string {
+function createCompletion(turn: number): string {
   if (turn >= TURNS - 1) return 'All files are read.'
   const path = JSON.stringify(`src/file-${turn}.ts`)
-  const call = `{"name": "read_file", "arguments": {"path": ${path}, "lines": 20}}`
-  const [taught, other] = [tag(call), tag(call.replaceAll(': ', ':').replaceAll(', ', ','))]
-  const texts = [taught, `I read file ${turn} next.\n${taught}`, `Now file ${turn}:\n\n\n${taught}`, other]
+  const toolCall = `{"name": "read_file", "arguments": {"path": ${path}, "lines": 20}}`
+  const [trained, other] = [
+    toMarkup(toolCall),
+    toMarkup(toolCall.replaceAll(': ', ':').replaceAll(', ', ',')),
+  ]
+  const texts = [trained, `I read file ${turn} next.\n${trained}`, `Now file ${turn}:\n\n\n${trained}`, other]
   return texts[turn % texts.length]!
 }
 
-function tag(call: string): string {
-  return `<tool_call>\n${call}\n</tool_call>`
+function toMarkup(toolCall: string): string {
+  return `<tool_call>\n${toolCall}\n</tool_call>`
 }
 
-function parse(text: string): Answer {
-  const call = /<tool_call>\n(.*)\n<\/tool_call>/.exec(text)
-  if (call === null) return { content: text }
-  const { name, arguments: values } = JSON.parse(call[1]!)
+function parseCompletion(text: string): AssistantFields {
+  const toolCall = /<tool_call>\n(.*)\n<\/tool_call>/.exec(text)
+  if (toolCall === null) return { content: text }
+  const { name, arguments: values } = JSON.parse(toolCall[1]!)
   const members = Object.entries(values).map(([key, value]) => `"${key}": ${JSON.stringify(value)}`)
   const id = `call_${values.path.replace(/\D/g, '')}`
   const tool_calls = [{ id, type: 'function', function: { name, arguments: `{${members.join(', ')}}` } }]
-  return { content: text.slice(0, call.index) || null, tool_calls }
+  return { content: text.slice(0, toolCall.index) || null, tool_calls }
 }
 
-function readIndexed(message: Answer): Answer {
-  const tool_calls = message.tool_calls?.map((call, index) => ({ index, ...call }))
+function addIndexes(message: AssistantFields): AssistantFields {
+  const tool_calls = message.tool_calls?.map((toolCall, index) => ({ index, ...toolCall }))
   return { ...message, ...(tool_calls && { tool_calls }) }
 }

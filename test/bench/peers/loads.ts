@@ -2,14 +2,13 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Child, Children } from '../parts/children.ts'
-import type { LoadGenerator } from '../parts/load.ts'
-import { countDescendants, rssMib } from '../parts/proc-stat.ts'
+import type { LoadGenerator } from '../parts/load-generator.ts'
+import { countDescendants, getRssMib } from '../parts/proc-stat.ts'
 import { runReplay } from '../parts/replay-targets.ts'
 import { computeSpread } from '../parts/statistics.ts'
-import { figure, table } from '../parts/table.ts'
-import type { Peer, Started } from './catalog.ts'
-
-export const CALL_PATH = '/v1/chat/completions'
+import { formatFigure, renderTable } from '../parts/table.ts'
+import { CHAT_PATH } from '../parts/targets.ts'
+import type { Peer, PeerInstance } from './catalog.ts'
 
 export interface Stage {
   engineUrl: string
@@ -22,7 +21,7 @@ export interface Stage {
   concurrency: number
 }
 
-export interface Figures {
+interface Figures {
   cpuMs: number
   p50Ms: number
   p99Ms: number
@@ -32,7 +31,7 @@ export interface Figures {
   otherProcesses: number
 }
 
-const CALLS_PER_SESSION = 20
+const REQUESTS_PER_SESSION = 20
 const REPLAY = { dialect: 'chat', shape: { kind: 'claude-code' } } as const
 /** The same shapes as in the rows of these names. */
 const SHAPES = {
@@ -44,39 +43,41 @@ const LOADS = {
   large: '160 KB request, 100-token response',
   replay: 'replayed Claude Code sessions, streamed',
 } as const
-export type LoadName = keyof typeof LOADS
+type LoadName = keyof typeof LOADS
 export const LOAD_NAMES = Object.keys(LOADS) as LoadName[]
 
 export async function measure(stage: Stage, peer: Peer, load: LoadName, run: number): Promise<Figures> {
   const folder = join(stage.folder, `${peer.name}-${load}-${run}`)
   mkdirSync(folder, { recursive: true })
   await using children = new Children()
-  const started = await peer.start({ children, engineUrl: stage.engineUrl, folder })
-  const { pid } = started.child
-  const figures = await (load === 'replay' ? replay(stage, started) : calls(stage, started, SHAPES[load]))
-  const measured = { ...figures, rssMib: rssMib(pid), otherProcesses: countDescendants(pid) }
+  const instance = await peer.start({ children, engineUrl: stage.engineUrl, folder })
+  const { pid } = instance.child
+  const figures = await (load === 'replay'
+    ? replay(stage, instance)
+    : sendRequests(stage, instance, SHAPES[load]))
+  const measured = { ...figures, rssMib: getRssMib(pid), otherProcesses: countDescendants(pid) }
   // Its shutdown is not measured, and may take long.
-  await children.kill(started.child)
+  await children.kill(instance.child)
   return measured
 }
 
-async function calls(
+async function sendRequests(
   stage: Stage,
-  { child, baseUrl, headers = {} }: Started,
+  { child, baseUrl, headers = {} }: PeerInstance,
   shape: (typeof SHAPES)['small' | 'large'],
 ) {
   const { durationMs, warmUpMs, concurrency } = stage
   const result = await stage.load.run({
-    ...{ url: baseUrl + CALL_PATH, headers, ...shape, concurrency, durationMs, warmUpMs },
-    callsPerSession: CALLS_PER_SESSION,
+    ...{ url: baseUrl + CHAT_PATH, headers, ...shape, concurrency, durationMs, warmUpMs },
+    requestsPerSession: REQUESTS_PER_SESSION,
     watchPid: child.pid,
   })
   return { cpuMs: result.cpuMsPerCall, p50Ms: result.p50Ms, p99Ms: result.p99Ms, calls: result.calls }
 }
 
-async function replay(stage: Stage, { child, baseUrl, headers = {} }: Started) {
+async function replay(stage: Stage, { child, baseUrl, headers = {} }: PeerInstance) {
   const { durationMs, warmUpMs, concurrency, replayer } = stage
-  const job = { baseUrl, path: CALL_PATH, headers, ...REPLAY, concurrency, durationMs, warmUpMs }
+  const job = { baseUrl, path: CHAT_PATH, headers, ...REPLAY, concurrency, durationMs, warmUpMs }
   const result = await runReplay(replayer, { ...job, watchPids: [child.pid] })
   const [cpuMs = Number.NaN] = result.cpuMsPerTurn
   return { cpuMs, p50Ms: result.p50Ms, p99Ms: result.p99Ms, calls: result.turns }
@@ -85,12 +86,12 @@ async function replay(stage: Stage, { child, baseUrl, headers = {} }: Started) {
 export interface Cell {
   load: LoadName
   peer: string
-  /** One entry per run; empty if the peer does not start here. */
+  /** One entry per run; empty if the peer cannot run on this machine. */
   runs: Figures[]
 }
 
 /** Renders the medians of the runs. */
-export function loadsTable(cells: readonly Cell[]): string {
+export function renderLoads(cells: readonly Cell[]): string {
   const head = [
     'load',
     'in the middle',
@@ -100,7 +101,7 @@ export function loadsTable(cells: readonly Cell[]): string {
     'p50 ms',
     'p99 ms',
     'RSS MiB',
-    'calls',
+    'requests',
   ]
   const rows = cells
     .filter(({ runs }) => runs.length > 0)
@@ -112,14 +113,14 @@ export function loadsTable(cells: readonly Cell[]): string {
       return [
         LOADS[load],
         others === 0 ? peer : `${peer} (and ${others} processes that are not measured)`,
-        figure(cpu.median),
-        `${figure(cpu.min)}–${figure(cpu.max)}`,
-        `${figure(cpu.median / computeSpread(pipe.map(({ cpuMs }) => cpuMs)).median)} ×`,
-        figure(spread('p50Ms').median),
-        figure(spread('p99Ms').median),
-        figure(spread('rssMib').median),
-        figure(spread('calls').median),
+        formatFigure(cpu.median),
+        `${formatFigure(cpu.min)}–${formatFigure(cpu.max)}`,
+        `${formatFigure(cpu.median / computeSpread(pipe.map(({ cpuMs }) => cpuMs)).median)} ×`,
+        formatFigure(spread('p50Ms').median),
+        formatFigure(spread('p99Ms').median),
+        formatFigure(spread('rssMib').median),
+        formatFigure(spread('calls').median),
       ]
     })
-  return table(head, rows)
+  return renderTable(head, rows)
 }

@@ -1,11 +1,11 @@
-/** The sequences that a trainer receives of a session, whichever product recorded it. */
+/** A sequence that a trainer receives of a session from any of the products. */
 export interface Sequence {
   ids: readonly number[]
   /** 1 for trained tokens. */
   mask: readonly number[]
 }
 
-export interface RecordedCall {
+interface RecordedRequest {
   prompt: readonly number[]
   completion: readonly number[]
 }
@@ -14,12 +14,12 @@ export interface RecordedCall {
  * Merges requests: a prompt that begins with a complete sequence extends it. Trainers merge the records of a gateway in
  * this way.
  */
-export function mergedCalls(calls: readonly RecordedCall[]): Sequence[] {
+export function mergeRequests(requests: readonly RecordedRequest[]): Sequence[] {
   const sequences: { ids: number[]; mask: number[] }[] = []
-  for (const { prompt, completion } of calls) {
-    const before = sequences.findLast(({ ids }) => ids.every((id, index) => id === prompt[index]))
-    const sequence = before ?? { ids: [], mask: [] }
-    if (before === undefined) sequences.push(sequence)
+  for (const { prompt, completion } of requests) {
+    const extended = sequences.findLast(({ ids }) => ids.every((id, index) => id === prompt[index]))
+    const sequence = extended ?? { ids: [], mask: [] }
+    if (extended === undefined) sequences.push(sequence)
     const between = prompt.slice(sequence.ids.length)
     sequence.ids.push(...between, ...completion)
     sequence.mask.push(...between.map(() => 0), ...completion.map(() => 1))
@@ -31,8 +31,8 @@ export interface Totals {
   sequences: number
   /** Sampled tokens that are trained. */
   trained: number
-  /** The number of times that one of them is trained in a further sequence. */
-  again: number
+  /** Repetitions of such tokens in further sequences. */
+  trainedAgain: number
   /** Tokens that a trainer computes. */
   tokens: number
 }
@@ -40,12 +40,12 @@ export interface Totals {
 export function getTotals(sequences: readonly Sequence[]): Totals {
   const sum = (of: (sequence: Sequence) => number) => sequences.reduce((all, one) => all + of(one), 0)
   const all = sum(({ mask }) => mask.reduce((count, bit) => count + bit, 0))
-  const second = sequences.reduce(
+  const trainedAgain = sequences.reduce(
     (count, one, index) => count + countShared(one, sequences.slice(0, index)),
     0,
   )
   return {
-    ...{ sequences: sequences.length, trained: all - second, again: second },
+    ...{ sequences: sequences.length, trained: all - trainedAgain, trainedAgain },
     tokens: sum(({ ids }) => ids.length),
   }
 }

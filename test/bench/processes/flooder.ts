@@ -1,6 +1,6 @@
 /**
- * A hostile unauthenticated client. It keeps a number of connections open and does with each what the job specifies; it
- * replaces closed ones at the job's rate. The process takes jobs from its parent, one at a time.
+ * A hostile unauthenticated client. It opens connections, attacks over each as the job specifies, and replaces closed
+ * ones at the job's rate. The parent sends the process one job at a time.
  */
 import { connect, type Socket } from 'node:net'
 import { setPriority } from 'node:os'
@@ -27,11 +27,11 @@ process.on('message', (job: FloodJob) => {
   void flood(job).then((result) => process.send!(result))
 })
 
-const DO: Record<FloodKind, (socket: Socket) => void> = {
+const ATTACKS: Record<FloodKind, (socket: Socket) => void> = {
   silence: () => {},
-  headers: (socket) => writeForEver(socket, 'GET /health HTTP/1.1\r\nHost: localhost\r\nX: ', CHUNK),
+  headers: (socket) => writeEndlessly(socket, 'GET /health HTTP/1.1\r\nHost: localhost\r\nX: ', CHUNK),
   bodies: (socket) =>
-    writeForEver(
+    writeEndlessly(
       socket,
       'POST /s/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n',
       BODY_CHUNK,
@@ -48,7 +48,7 @@ const DO: Record<FloodKind, (socket: Socket) => void> = {
   },
 }
 
-function writeForEver(socket: Socket, head: string, chunk: Buffer): void {
+function writeEndlessly(socket: Socket, head: string, chunk: Buffer): void {
   const write = () => {
     while (!socket.destroyed && socket.write(chunk));
   }
@@ -61,7 +61,7 @@ async function flood({ kind, url, connections, perSecond, durationMs }: FloodJob
   const { hostname: host, port } = new URL(url)
   const open = new Set<Socket>()
   const result: FloodResult = { opened: 0, closedByProxy: 0, mostOpen: 0 }
-  let ending = false
+  let isEnding = false
   const openOne = () => {
     // From several addresses, because one alone does not have enough ports.
     const localAddress = `127.0.0.${2 + (result.opened % 8)}`
@@ -69,11 +69,11 @@ async function flood({ kind, url, connections, perSecond, durationMs }: FloodJob
     open.add(socket)
     result.opened += 1
     result.mostOpen = Math.max(result.mostOpen, open.size)
-    socket.on('connect', () => DO[kind](socket))
+    socket.on('connect', () => ATTACKS[kind](socket))
     socket.on('error', () => {})
     socket.on('close', () => {
       open.delete(socket)
-      if (!ending) result.closedByProxy += 1
+      if (!isEnding) result.closedByProxy += 1
     })
     socket.resume()
   }
@@ -88,7 +88,7 @@ async function flood({ kind, url, connections, perSecond, durationMs }: FloodJob
       resolve()
     }, TICK_MS)
   })
-  ending = true
+  isEnding = true
   for (const socket of open) socket.destroy()
   return result
 }

@@ -1,12 +1,12 @@
 /**
- * The agents: each sends a request, reads the response completely and sends the next, over keep-alive connections. The
- * process takes jobs from its parent, one at a time.
+ * Agents that each send a request, read the complete response and send the next request, over keep-alive connections.
+ * The parent sends the process one job at a time.
  */
 import { Pool } from 'undici'
 import { Conversation } from '../parts/conversation.ts'
 import { createHeaders } from '../parts/headers.ts'
 import type { LoadJob, LoadResult } from '../parts/load-job.ts'
-import { cpuSeconds } from '../parts/proc-stat.ts'
+import { getCpuSeconds } from '../parts/proc-stat.ts'
 import { quantile } from '../parts/statistics.ts'
 
 process.on('message', (job: LoadJob) => {
@@ -25,13 +25,13 @@ interface LoadCounts {
   firstFailure: string | null
 }
 
-interface Answer {
+interface AgentResponse {
   status: number
   /** Ends of events (blank lines) in a stream. */
   events: number
   firstByteMs: number
-  /** The body; empty for a stream, where collecting it would only cost time. */
-  pieces: Buffer[]
+  /** Chunks of the body; empty for a stream, whose body the agent does not need. */
+  chunks: Buffer[]
 }
 
 async function run(job: LoadJob): Promise<LoadResult> {
@@ -42,7 +42,7 @@ async function run(job: LoadJob): Promise<LoadResult> {
     headersTimeout: 120_000,
   })
   try {
-    if (job.warmUpMs > 0) await callFor(pool, { ...job, durationMs: job.warmUpMs })
+    if (job.warmUpMs > 0) await runFor(pool, { ...job, durationMs: job.warmUpMs })
     return await measure(pool, job)
   } finally {
     await pool.destroy()
@@ -52,7 +52,7 @@ async function run(job: LoadJob): Promise<LoadResult> {
 async function measure(pool: Pool, job: LoadJob): Promise<LoadResult> {
   const cpuBefore = getCpu(job)
   const startedAt = performance.now()
-  const counts = await callFor(pool, job)
+  const counts = await runFor(pool, job)
   const seconds = (performance.now() - startedAt) / 1000
   const cpu = getCpu(job) - cpuBefore
   const calls = counts.latenciesMs.length
@@ -72,23 +72,23 @@ async function measure(pool: Pool, job: LoadJob): Promise<LoadResult> {
 }
 
 function getCpu({ watchPid }: LoadJob): number {
-  return watchPid === undefined ? Number.NaN : cpuSeconds(watchPid)
+  return watchPid === undefined ? Number.NaN : getCpuSeconds(watchPid)
 }
 
-async function callFor(pool: Pool, job: LoadJob): Promise<LoadCounts> {
+async function runFor(pool: Pool, job: LoadJob): Promise<LoadCounts> {
   const counts: LoadCounts = { latenciesMs: [], firstByteMs: [], failures: 0, firstFailure: null }
   const deadline = performance.now() + job.durationMs
-  let callsLeft = job.maxCalls ?? Number.POSITIVE_INFINITY
-  const mayCall = () => performance.now() < deadline && callsLeft-- > 0
-  const agents = Array.from({ length: job.concurrency }, (_, slot) => createAgent(job, slot))
-  await Promise.all(agents.map((agent) => agent.callWhile(mayCall, pool, job, counts)))
+  let requestsLeft = job.maxRequests ?? Number.POSITIVE_INFINITY
+  const maySend = () => performance.now() < deadline && requestsLeft-- > 0
+  const agents = Array.from({ length: job.concurrency }, (_, slot) => getAgent(job, slot))
+  await Promise.all(agents.map((agent) => agent.sendWhile(maySend, pool, job, counts)))
   return counts
 }
 
 /** Agents continue from the previous job, so that few requests are the first ones of their session. */
 const agents = new Map<string, Agent>()
 
-function createAgent(job: LoadJob, slot: number): Agent {
+function getAgent(job: LoadJob, slot: number): Agent {
   const name = `${new URL(job.url).port}-${job.bodyBytes}-${job.stream ? 's' : 'w'}-${slot}`
   let agent = agents.get(name)
   if (!agent) {
@@ -101,21 +101,23 @@ function createAgent(job: LoadJob, slot: number): Agent {
 class Agent {
   readonly #name: string
   #conversation: Conversation
-  #calls = 0
+  #requests = 0
 
   constructor(name: string, job: LoadJob) {
     this.#name = name
     this.#conversation = new Conversation(job)
   }
 
-  async callWhile(mayCall: () => boolean, pool: Pool, job: LoadJob, counts: LoadCounts): Promise<void> {
-    while (mayCall()) {
-      const session = `bench-${this.#name}-${Math.floor(this.#calls / job.callsPerSession)}`
-      const body = this.#conversation.ask(`${this.#name} ${this.#calls}`)
-      this.#calls += 1
+  async sendWhile(maySend: () => boolean, pool: Pool, job: LoadJob, counts: LoadCounts): Promise<void> {
+    while (maySend()) {
+      const session = `bench-${this.#name}-${Math.floor(this.#requests / job.requestsPerSession)}`
+      const body = this.#conversation.nextRequest(`${this.#name} ${this.#requests}`)
+      this.#requests += 1
       const sessionJob = { ...job, headers: createHeaders(job, session) }
-      this.#conversation.hear(await call(pool, getPath(job.url, session), body, sessionJob, counts))
-      if (this.#calls % job.callsPerSession !== 0) continue
+      this.#conversation.addCompletion(
+        await sendRequest(pool, getPath(job.url, session), body, sessionJob, counts),
+      )
+      if (this.#requests % job.requestsPerSession !== 0) continue
       this.#conversation = new Conversation(job)
       if (job.completeUrl)
         await post(pool, getPath(job.completeUrl, session), Buffer.from('{}'), {
@@ -127,22 +129,22 @@ class Agent {
 }
 
 /** A job with the headers of one session. */
-type ReportingJob = LoadJob & { headers: Record<string, string> }
+type SessionJob = LoadJob & { headers: Record<string, string> }
 
 /**
  * Sends a request.
  * @returns the body of a response that is not streamed
  */
-async function call(
+async function sendRequest(
   pool: Pool,
   path: string,
   body: Buffer,
-  job: ReportingJob,
+  job: SessionJob,
   counts: LoadCounts,
 ): Promise<Buffer> {
   const startedAt = performance.now()
   let failure: string | undefined
-  let response: Answer | undefined
+  let response: AgentResponse | undefined
   try {
     response = await post(pool, path, body, job)
     const isComplete = response.status === 200 && (!job.stream || response.events >= job.maxTokens)
@@ -156,25 +158,25 @@ async function call(
     counts.failures += 1
     counts.firstFailure ??= failure
   }
-  return Buffer.concat(response?.pieces ?? [])
+  return Buffer.concat(response?.chunks ?? [])
 }
 
-function getExcerpt({ pieces: chunks }: Answer): string {
+function getExcerpt({ chunks }: AgentResponse): string {
   return Buffer.concat(chunks).toString('utf8', 0, 300)
 }
 
 /**
- * Sends a request without fetch and streams: the cheaper an agent, the more of the machine remains for what is
- * measured.
+ * Sends a request without fetch and streams, because a cheap agent leaves more of the machine to the measured
+ * processes.
  */
 function post(
   pool: Pool,
   path: string,
   body: Buffer,
   { stream, headers }: { stream: boolean; headers: Record<string, string> },
-): Promise<Answer> {
-  const { promise, resolve, reject } = Promise.withResolvers<Answer>()
-  const response: Answer = { status: 0, events: 0, firstByteMs: 0, pieces: [] }
+): Promise<AgentResponse> {
+  const { promise, resolve, reject } = Promise.withResolvers<AgentResponse>()
+  const response: AgentResponse = { status: 0, events: 0, firstByteMs: 0, chunks: [] }
   let endedWithLf = false
   pool.dispatch(
     { path, method: 'POST', headers, body },
@@ -185,7 +187,7 @@ function post(
       },
       onResponseData(_controller, bytes) {
         if (response.firstByteMs === 0) response.firstByteMs = performance.now()
-        if (!stream || response.status !== 200) response.pieces.push(bytes)
+        if (!stream || response.status !== 200) response.chunks.push(bytes)
         response.events += countEvents(bytes, endedWithLf)
         endedWithLf = bytes.at(-1) === 0x0a
       },

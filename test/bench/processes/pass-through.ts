@@ -1,6 +1,6 @@
 /**
- * A proxy that records nothing, built with the libraries of llm-proxy (fastify, undici): the difference to it is
- * llm-proxy's own work.
+ * A proxy that records nothing, built with the libraries of llm-proxy (fastify, undici). The difference between the two
+ * is llm-proxy's own work.
  *
  * node pass-through.ts --engine-url URL --mode pipe|pipe+ids|parse
  *   pipe      inspects nothing: bytes in, bytes out
@@ -12,7 +12,7 @@ import { type Readable, Transform } from 'node:stream'
 import { parseArgs } from 'node:util'
 import Fastify, { type FastifyReply } from 'fastify'
 import { type Dispatcher, Pool } from 'undici'
-import { TELL_ALL } from '../parts/tell-all.ts'
+import { REPORT_ALL } from '../parts/report-all.ts'
 
 const { values } = parseArgs({ options: { 'engine-url': { type: 'string' }, mode: { type: 'string' } } })
 const pool = new Pool(values['engine-url']!)
@@ -30,11 +30,11 @@ process.stdout.write(`pass-through on ${await app.listen({ host: '127.0.0.1', po
 async function pipe(body: Readable, length: string | undefined, reply: FastifyReply): Promise<FastifyReply> {
   const headers = {
     'content-type': 'application/json',
-    ...(values.mode === 'pipe+ids' && TELL_ALL),
+    ...(values.mode === 'pipe+ids' && REPORT_ALL),
     ...(length !== undefined && { 'content-length': length }),
   }
   const response = await pool.request({ path, method: 'POST', headers, body })
-  return reply.code(response.statusCode).headers(passedOn(response)).send(response.body)
+  return reply.code(response.statusCode).headers(getForwardedHeaders(response)).send(response.body)
 }
 
 async function parse(body: unknown, reply: FastifyReply): Promise<FastifyReply> {
@@ -46,10 +46,10 @@ async function parse(body: unknown, reply: FastifyReply): Promise<FastifyReply> 
   })
   reply.code(response.statusCode)
   if (!isStream(response)) return reply.send(await response.body.json())
-  return reply.header('content-type', 'text/event-stream').send(response.body.pipe(createEvents()))
+  return reply.header('content-type', 'text/event-stream').send(response.body.pipe(createEventParser()))
 }
 
-function passedOn({ headers }: Dispatcher.ResponseData): Record<string, string> {
+function getForwardedHeaders({ headers }: Dispatcher.ResponseData): Record<string, string> {
   const { 'content-type': type, 'content-length': length } = headers as Record<string, string | undefined>
   return { ...(type && { 'content-type': type }), ...(length && { 'content-length': length }) }
 }
@@ -58,18 +58,18 @@ function isStream({ headers }: Dispatcher.ResponseData): boolean {
   return String(headers['content-type']).startsWith('text/event-stream')
 }
 
-function createEvents(): Transform {
+function createEventParser(): Transform {
   let rest = ''
   return new Transform({
     transform(chunk: Buffer, _encoding, done) {
       const events = (rest + chunk.toString('utf8')).split('\n\n')
       rest = events.pop()!
-      done(null, events.map(createFreshEvent).join(''))
+      done(null, events.map(reserializeEvent).join(''))
     },
   })
 }
 
-function createFreshEvent(event: string): string {
+function reserializeEvent(event: string): string {
   const data = event.slice('data: '.length)
   return data.startsWith('{') ? `data: ${JSON.stringify(JSON.parse(data))}\n\n` : `${event}\n\n`
 }

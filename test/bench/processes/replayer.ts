@@ -1,10 +1,10 @@
 /**
  * Agents that replay the shapes of real sessions, each with sequential requests, over keep-alive connections. The
- * process takes jobs from its parent, one at a time.
+ * parent sends the process one job at a time.
  */
 import { Pool } from 'undici'
 import { createHeaders } from '../parts/headers.ts'
-import { cpuSeconds, sumInto, threadSeconds } from '../parts/proc-stat.ts'
+import { addScaled, getCpuSeconds, getThreadSeconds } from '../parts/proc-stat.ts'
 import {
   REPLAY_PATHS,
   type ReplayDialect,
@@ -12,10 +12,10 @@ import {
   type ReplayResult,
   type Shape,
 } from '../parts/replay-job.ts'
-import { createScript, ReplayedConversation } from '../parts/replayed-session.ts'
+import { createScript, ReplayedConversation } from '../parts/replayed-conversation.ts'
 import { quantile } from '../parts/statistics.ts'
 
-const CALL_TIMEOUT_MS = 120_000
+const REQUEST_TIMEOUT_MS = 120_000
 
 process.on('message', (job: ReplayJob) => {
   replay(job).then(
@@ -26,9 +26,9 @@ process.on('message', (job: ReplayJob) => {
   )
 })
 
-type Prompt = ReturnType<ReplayedConversation['next']>
+type PreparedRequest = ReturnType<ReplayedConversation['nextRequest']>
 
-interface LoadCounts {
+interface ReplayCounts {
   latenciesMs: number[]
   /** The times of each agent's first request. */
   firstMs: number[]
@@ -38,16 +38,16 @@ interface LoadCounts {
 }
 
 async function replay(job: ReplayJob): Promise<ReplayResult> {
-  const options = { connections: job.concurrency, pipelining: 1, bodyTimeout: CALL_TIMEOUT_MS }
-  const pool = new Pool(new URL(job.baseUrl).origin, { ...options, headersTimeout: CALL_TIMEOUT_MS })
+  const options = { connections: job.concurrency, pipelining: 1, bodyTimeout: REQUEST_TIMEOUT_MS }
+  const pool = new Pool(new URL(job.baseUrl).origin, { ...options, headersTimeout: REQUEST_TIMEOUT_MS })
   try {
-    // Otherwise the first agents would wait until the last ones have built their requests.
+    // Build the requests before, so that no agent waits until others have built theirs.
     if (job.warmUpMs === 'crowd') for (const agent of getAgents(job)) agent.prepare()
-    else await callFor(pool, job, job.warmUpMs)
-    const cpuBefore = job.watchPids.map(cpuSeconds)
-    const threadsBefore = getThreads(job)
+    else await runFor(pool, job, job.warmUpMs)
+    const cpuBefore = job.watchPids.map(getCpuSeconds)
+    const threadsBefore = readThreadSeconds(job)
     const startedAt = performance.now()
-    const counts = await callFor(pool, job, job.durationMs)
+    const counts = await runFor(pool, job, job.durationMs)
     const seconds = (performance.now() - startedAt) / 1000
     const turns = counts.latenciesMs.length
     return {
@@ -60,33 +60,45 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
       p99Ms: quantile(counts.latenciesMs, 0.99),
       firstP50Ms: quantile(counts.firstMs, 0.5),
       firstP99Ms: quantile(counts.firstMs, 0.99),
-      cpuMsPerTurn: job.watchPids.map((pid, index) => ((cpuSeconds(pid) - cpuBefore[index]!) * 1000) / turns),
-      threadCpuMsPerTurn: threadsSince(threadsBefore, job, turns),
+      cpuMsPerTurn: job.watchPids.map(
+        (pid, index) => ((getCpuSeconds(pid) - cpuBefore[index]!) * 1000) / turns,
+      ),
+      threadCpuMsPerTurn: computeThreadCpuMs(threadsBefore, job, turns),
     }
   } finally {
     await pool.destroy()
   }
 }
 
-function threadsSince(before: Record<string, number>, job: ReplayJob, turns: number): Record<string, number> {
+function computeThreadCpuMs(
+  before: Record<string, number>,
+  job: ReplayJob,
+  turns: number,
+): Record<string, number> {
   const ms = {}
-  sumInto(ms, getThreads(job), 1000 / turns)
-  sumInto(ms, before, -1000 / turns)
+  addScaled(ms, readThreadSeconds(job), 1000 / turns)
+  addScaled(ms, before, -1000 / turns)
   return ms
 }
 
-function getThreads({ watchPids: [pid] }: ReplayJob): Record<string, number> {
-  return pid === undefined ? {} : threadSeconds(pid)
+function readThreadSeconds({ watchPids: [pid] }: ReplayJob): Record<string, number> {
+  return pid === undefined ? {} : getThreadSeconds(pid)
 }
 
 /** Runs for a time; each agent sends at least one request. */
-async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<LoadCounts> {
-  const counts: LoadCounts = { latenciesMs: [], firstMs: [], inputTokens: 0, failures: 0, firstFailure: null }
+async function runFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<ReplayCounts> {
+  const counts: ReplayCounts = {
+    latenciesMs: [],
+    firstMs: [],
+    inputTokens: 0,
+    failures: 0,
+    firstFailure: null,
+  }
   const deadline = performance.now() + durationMs
   const agents = getAgents(job)
   const run = async (agent: Agent) => {
-    counts.firstMs.push(await agent.call(pool, job, counts))
-    while (performance.now() < deadline) await agent.call(pool, job, counts)
+    counts.firstMs.push(await agent.sendRequest(pool, job, counts))
+    while (performance.now() < deadline) await agent.sendRequest(pool, job, counts)
   }
   await Promise.all(agents.map(run))
   return counts
@@ -96,10 +108,10 @@ async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<
 const agents = new Map<string, Agent>()
 
 function getAgents(job: ReplayJob): Agent[] {
-  return Array.from({ length: job.concurrency }, (_, number) => createAgent(job, number))
+  return Array.from({ length: job.concurrency }, (_, number) => getAgent(job, number))
 }
 
-function createAgent(job: ReplayJob, number: number): Agent {
+function getAgent(job: ReplayJob, number: number): Agent {
   const name = `${new URL(job.baseUrl).port}-${job.dialect}-${JSON.stringify(job.shape)}-${number}`
   let agent = agents.get(name)
   if (!agent) {
@@ -114,19 +126,19 @@ class Agent {
   readonly #shape: Shape
   readonly #number: number
   #sessions = 0
-  /** One conversation, or those of the main agent and the sub-agent. */
+  /** One conversation, or those of a main agent and its sub-agent. */
   #conversations: ReplayedConversation[]
-  #calls = 0
-  #prepared: Prompt | undefined
+  #requests = 0
+  #prepared: PreparedRequest | undefined
 
   constructor(dialect: ReplayDialect, shape: Shape, number: number) {
     this.#dialect = dialect
     this.#shape = shape
     this.#number = number
-    this.#conversations = this.#begin(number)
+    this.#conversations = this.#startSession(number)
   }
 
-  #begin(from: number): ReplayedConversation[] {
+  #startSession(from: number): ReplayedConversation[] {
     const { script, from: step } = createScript(this.#shape, from)
     const seed = 2 * (this.#number * 1_000 + this.#sessions)
     const count = this.#shape.kind === 'sub-agent' ? 2 : 1
@@ -139,25 +151,25 @@ class Agent {
 
   /** Builds the next request. */
   prepare(): void {
-    this.#prepared ??= this.#nextPrompt()
+    this.#prepared ??= this.#createRequest()
   }
 
-  #nextPrompt(): Prompt {
+  #createRequest(): PreparedRequest {
     if (this.#conversations.some((conversation) => conversation.isOver)) {
       this.#sessions += 1
-      this.#conversations = this.#begin(this.#number + this.#sessions)
+      this.#conversations = this.#startSession(this.#number + this.#sessions)
     }
-    const conversation = this.#conversations[this.#calls % this.#conversations.length]!
-    this.#calls += 1
-    return conversation.next()
+    const conversation = this.#conversations[this.#requests % this.#conversations.length]!
+    this.#requests += 1
+    return conversation.nextRequest()
   }
 
   /**
    * Sends a request.
    * @returns its duration in milliseconds
    */
-  async call(pool: Pool, job: ReplayJob, counts: LoadCounts): Promise<number> {
-    const { body, promptTokens } = this.#prepared ?? this.#nextPrompt()
+  async sendRequest(pool: Pool, job: ReplayJob, counts: ReplayCounts): Promise<number> {
+    const { body, promptTokens } = this.#prepared ?? this.#createRequest()
     this.#prepared = undefined
     const base = new URL(job.baseUrl).pathname.replace(/\/$/, '')
     const session = `replay-${this.#dialect}-${this.#number}-${this.#sessions}`
@@ -177,8 +189,8 @@ class Agent {
 }
 
 /** The end of a complete stream in each dialect. */
-const ENDS = ['[DONE]', '"message_stop"', '"response.completed"']
-const LONGEST_END = 32
+const END_MARKERS = ['[DONE]', '"message_stop"', '"response.completed"']
+const MAX_END_BYTES = 32
 
 /**
  * Sends a request.
@@ -203,8 +215,8 @@ function post(
       },
       onResponseData(_controller, chunk) {
         // The end may be split between two reads of the socket.
-        last = Buffer.concat([last.subarray(-LONGEST_END), chunk])
-        isComplete ||= ENDS.some((end) => last.includes(end))
+        last = Buffer.concat([last.subarray(-MAX_END_BYTES), chunk])
+        isComplete ||= END_MARKERS.some((end) => last.includes(end))
       },
       onResponseEnd() {
         const excerpt = last.toString('utf8', 0, 300)

@@ -1,7 +1,7 @@
 /**
- * Token mode without HTTP and without an engine: the proxy's own cost of a turn by the length of its history, and how
- * long a new long prompt blocks the event loop for other requests. The model is Qwen3's tokenizer and template. The
- * process sends its figures as a message, and ends.
+ * Measures token mode without HTTP and without an engine: the proxy's own cost of a turn by the length of its history,
+ * and how long a new long prompt blocks the event loop for other requests. The model is Qwen3's tokenizer and template.
+ * The process sends its figures as a message, and exits.
  *
  * node token-turns.ts [--quick]
  */
@@ -12,12 +12,12 @@ import type { GenerationRequest } from '../../../src/protocol/canonical/request.
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import type { EventStream } from '../../helpers/event-stream.ts'
-import { generatePrompted } from '../../helpers/prompted.ts'
+import { generateWithPrompts } from '../../helpers/generate-with-prompts.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 import { openMemoryStore } from '../../helpers/store-in-process.ts'
-import { sumInto, threadSeconds } from '../parts/proc-stat.ts'
+import { addScaled, getThreadSeconds } from '../parts/proc-stat.ts'
 import { computeSpread, quantile } from '../parts/statistics.ts'
-import { prose } from '../parts/text.ts'
+import { generateProse } from '../parts/text.ts'
 import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { TokenFigures } from '../rows/token.ts'
 
@@ -32,29 +32,29 @@ const quick = process.argv.includes('--quick')
 const ROUNDS = quick ? 2 : 7
 const TURNS_PER_ROUND = quick ? 5 : 60
 const FIRST_PROMPTS = quick ? 1 : 40
-/** Prompts that are measured alone: many, as the kernel counts CPU time in steps of 10 ms. */
-const ALONE_PROMPTS = quick ? 1 : 30
-const ALONE_TOKENS = 100_000
+/** Sequential prompts: many, because the kernel counts CPU time in steps of 10 ms. */
+const SEQUENTIAL_PROMPTS = quick ? 1 : 30
+const SEQUENTIAL_TOKENS = 100_000
 
 const model = await openTokenModel({ source: TOKEN_MODEL, parser: 'auto' })
 const prompts = new TokenPrompts(model, await openMemoryStore())
-const backend = new ScriptedBackend(sample)
+const backend = new ScriptedBackend(generateCompletion)
 const completionIds = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
 const signal = new AbortController().signal
 
 try {
-  await sendRequest('warm-up', createHistory(LONG_PROMPT, 0))
+  await generate('warm-up', createHistory(LONG_PROMPT, 0))
   const figures: TokenFigures = {
     first: await measureFirstPrompts(),
     turns: await measureTurns(),
-    besides: await measureShortCalls(),
+    besides: await measureShortRequests(),
   }
   process.send!(figures)
 } finally {
   await model.close()
 }
 
-async function* sample({ promptTokenIds }: GenerationRequest): EventStream {
+async function* generateCompletion({ promptTokenIds }: GenerationRequest): EventStream {
   yield [
     { type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! },
     { type: 'delta', tokenIds: completionIds, logprobs: completionIds.map(() => -1) },
@@ -66,14 +66,13 @@ async function* sample({ promptTokenIds }: GenerationRequest): EventStream {
  * Sends a request.
  * @returns its duration in milliseconds
  */
-async function sendRequest(sessionId: string, messages: ChatMessage[]): Promise<number> {
-  // In the form in which a request reaches token mode: parsed, and serialized for the store.
+async function generate(sessionId: string, messages: ChatMessage[]): Promise<number> {
   const ids = { requestId: sessionId, sessionId }
   const request = { kind: 'chat', body: { messages }, stream: false, ...ids } as const
-  const begun = performance.now()
-  for await (const _ of generatePrompted(prompts, backend, request, signal)) {
+  const startedAt = performance.now()
+  for await (const _ of generateWithPrompts(prompts, backend, request, signal)) {
   }
-  return performance.now() - begun
+  return performance.now() - startedAt
 }
 
 function createHistory(tokens: number, seed: number): ChatMessage[] {
@@ -82,23 +81,28 @@ function createHistory(tokens: number, seed: number): ChatMessage[] {
     { length: count },
     (_, index): ChatMessage => ({
       role: index % 2 === 0 ? 'user' : 'assistant',
-      content: prose(MESSAGE_BYTES, seed * 1_000 + index),
+      content: generateProse(MESSAGE_BYTES, seed * 1_000 + index),
     }),
   )
   return [...messages, { role: 'user', content: 'Go on.' }]
 }
 
-/** Measures sequential prompts of which nothing was tokenized before. */
+/** Measures sequential prompts without any text that was tokenized before. */
 async function measureFirstPrompts(): Promise<TokenFigures['first']> {
-  const prompts = Array.from({ length: ALONE_PROMPTS }, (_, index) =>
-    createHistory(ALONE_TOKENS, 100 + index),
+  const prompts = Array.from({ length: SEQUENTIAL_PROMPTS }, (_, index) =>
+    createHistory(SEQUENTIAL_TOKENS, 100 + index),
   )
   const threads: Record<string, number> = {}
-  sumInto(threads, threadSeconds(process.pid), -1000 / ALONE_PROMPTS)
+  addScaled(threads, getThreadSeconds(process.pid), -1000 / SEQUENTIAL_PROMPTS)
   const times: number[] = []
-  for (const [index, messages] of prompts.entries()) times.push(await sendRequest(`alone-${index}`, messages))
-  sumInto(threads, threadSeconds(process.pid), 1000 / ALONE_PROMPTS)
-  return { tokens: ALONE_TOKENS, encoder: model.encodedBy, ms: computeSpread(times), threadCpuMs: threads }
+  for (const [index, messages] of prompts.entries()) times.push(await generate(`alone-${index}`, messages))
+  addScaled(threads, getThreadSeconds(process.pid), 1000 / SEQUENTIAL_PROMPTS)
+  return {
+    tokens: SEQUENTIAL_TOKENS,
+    encoder: model.encodedBy,
+    ms: computeSpread(times),
+    threadCpuMs: threads,
+  }
 }
 
 /** Measures the lengths alternately in each round, so that changes in the machine's speed affect all alike. */
@@ -109,22 +113,26 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
     medians: [] as number[],
     threads: {} as Record<string, number>,
   }))
-  for (const { tokens, messages } of histories) await sendRequest(`turns-${tokens}`, messages)
+  for (const { tokens, messages } of histories) await generate(`turns-${tokens}`, messages)
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const { tokens, messages, medians, threads } of histories) {
       const times: number[] = []
-      const before = threadSeconds(process.pid)
+      const before = getThreadSeconds(process.pid)
       for (let turn = 0; turn < TURNS_PER_ROUND; turn += 1) {
-        // New to all histories, because they share the cache of tokenized text.
+        // The text is new to all histories, because they share the cache of tokenized text.
         const seed = tokens * 1_000 + round * TURNS_PER_ROUND + turn
-        const news = { role: 'user', content: prose(NEW_BYTES, seed) } as const
+        const newMessage = { role: 'user', content: generateProse(NEW_BYTES, seed) } as const
         times.push(
-          await sendRequest(`turns-${tokens}`, [...messages, { role: 'assistant', content: 'I see.' }, news]),
+          await generate(`turns-${tokens}`, [
+            ...messages,
+            { role: 'assistant', content: 'I see.' },
+            newMessage,
+          ]),
         )
       }
       medians.push(quantile(times, 0.5))
-      sumInto(threads, threadSeconds(process.pid), 1000 / (ROUNDS * TURNS_PER_ROUND))
-      sumInto(threads, before, -1000 / (ROUNDS * TURNS_PER_ROUND))
+      addScaled(threads, getThreadSeconds(process.pid), 1000 / (ROUNDS * TURNS_PER_ROUND))
+      addScaled(threads, before, -1000 / (ROUNDS * TURNS_PER_ROUND))
     }
   }
   return histories.map(({ tokens, medians, threads }) => ({
@@ -135,7 +143,7 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
 }
 
 /** Measures a short request every few milliseconds, while new long prompts arrive in succession. */
-async function measureShortCalls(): Promise<TokenFigures['besides']> {
+async function measureShortRequests(): Promise<TokenFigures['besides']> {
   const delay = monitorEventLoopDelay({ resolution: 1 })
   const times: number[] = []
   let firstPromptMs = 0
@@ -144,15 +152,15 @@ async function measureShortCalls(): Promise<TokenFigures['besides']> {
   delay.enable()
   for (const [i, messages] of prompts.entries()) {
     let done = false
-    const long = sendRequest(`first-${i}`, messages).then((ms) => {
+    const long = generate(`first-${i}`, messages).then((ms) => {
       firstPromptMs = Math.max(firstPromptMs, ms)
       done = true
     })
     while (!done) {
-      // Measured from when it was due, so that it includes the wait for the event loop.
+      // Measure from the scheduled time, to include the wait for the event loop.
       const due = performance.now() + 3
       await sleep(3)
-      await sendRequest(`short-${times.length}`, [{ role: 'user', content: 'Hello.' }])
+      await generate(`short-${times.length}`, [{ role: 'user', content: 'Hello.' }])
       times.push(performance.now() - due)
     }
     await long

@@ -1,10 +1,10 @@
 /** The same load on every target, in alternating rounds, so that changes in the machine's speed affect all alike. */
 import { Children } from '../parts/children.ts'
 import type { LoadFigures, LoadJob, LoadResult } from '../parts/load-job.ts'
-import { rssMib } from '../parts/proc-stat.ts'
+import { getRssMib } from '../parts/proc-stat.ts'
 import { startEngine } from '../parts/start-engine.ts'
 import { computeSpread } from '../parts/statistics.ts'
-import { figure, percent, table } from '../parts/table.ts'
+import { formatFigure, formatPercent, renderTable } from '../parts/table.ts'
 import { createDatabase, isTokenMode, type Target, type TargetName, Targets } from '../parts/targets.ts'
 import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { Aim, Bench, Row } from './row.ts'
@@ -16,13 +16,13 @@ export interface Comparison {
   growthBytes: number
   stream: boolean
   maxTokens: number
-  /** Whether it is also measured in token mode. */
+  /** Whether the load is also measured in token mode. */
   inTokenMode?: boolean
-  aims(at: FigureAt): Aim[]
+  createAims(getFigures: FigureLookup): Aim[]
 }
 
 /** Returns the figures; undefined if the target was not measured. */
-export type FigureAt = (target: TargetName, concurrency: number) => LoadFigures | undefined
+export type FigureLookup = (target: TargetName, concurrency: number) => LoadFigures | undefined
 
 interface Cell {
   target: TargetName
@@ -34,19 +34,19 @@ interface Cell {
 /** The first warm-up is long enough for V8 to compile the path of a request: a proxy serves for days. */
 const FULL = { concurrencies: [1, 16, 64], rounds: 5, durationMs: 700, warmUpMs: 100, firstWarmUpMs: 10_000 }
 const QUICK = { concurrencies: [1, 16], rounds: 1, durationMs: 250, warmUpMs: 50, firstWarmUpMs: 100 }
-const CALLS_PER_SESSION = 20
+const REQUESTS_PER_SESSION = 20
 
 export function compare(comparison: Comparison): Row {
   return async (bench) => {
     await using children = new Children()
     const targets = await startTargets(bench, children, comparison)
     const cells = await measure(bench, comparison, targets)
-    const figureAt: FigureAt = (target, concurrency) =>
+    const getFigures: FigureLookup = (target, concurrency) =>
       cells.find((cell) => cell.target === target && cell.concurrency === concurrency)?.figures
     return {
       row: comparison.row,
-      report: report(comparison, cells, figureAt),
-      aims: comparison.aims(figureAt),
+      report: renderReport(comparison, cells, getFigures),
+      aims: comparison.createAims(getFigures),
       figures: cells,
     }
   }
@@ -85,7 +85,7 @@ async function measure(
     ...(target.pid !== undefined && { watchPid: target.pid }),
     ...{ bodyBytes, growthBytes, stream, maxTokens, concurrency, durationMs },
     warmUpMs: plan.warmUpMs,
-    callsPerSession: CALLS_PER_SESSION,
+    requestsPerSession: REQUESTS_PER_SESSION,
   })
   for (const target of targets) await load.run(job(target, 16, plan.firstWarmUpMs))
   const cells = plan.concurrencies.flatMap((concurrency) =>
@@ -94,18 +94,18 @@ async function measure(
   for (let round = 0; round < plan.rounds; round += 1) {
     for (const { target, concurrency, results, rss } of cells) {
       results.push(await load.run(job(target, concurrency, plan.durationMs)))
-      rss.push(target.pid === undefined ? Number.NaN : rssMib(target.pid))
+      rss.push(target.pid === undefined ? Number.NaN : getRssMib(target.pid))
     }
   }
   return cells.map(({ target, concurrency, results, rss }) => ({
     target: target.name,
     concurrency,
     rssMib: Math.max(...rss),
-    figures: getFigures(results),
+    figures: computeFigures(results),
   }))
 }
 
-function getFigures(results: readonly LoadResult[]): LoadFigures {
+function computeFigures(results: readonly LoadResult[]): LoadFigures {
   const spread = (name: keyof LoadFigures) => computeSpread(results.map((result) => result[name]))
   return {
     callsPerSecond: spread('callsPerSecond'),
@@ -117,7 +117,7 @@ function getFigures(results: readonly LoadResult[]): LoadFigures {
   }
 }
 
-function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
+function renderReport(comparison: Comparison, cells: Cell[], getFigures: FigureLookup): string {
   const rate = comparison.stream ? 'tokensPerSecond' : 'callsPerSecond'
   const head = [
     'target @ concurrency',
@@ -137,33 +137,33 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
     'RSS MiB',
   ]
   const rows = cells.map(({ target, concurrency, figures, rssMib: rss }) => {
-    const over = (name: keyof LoadFigures) =>
+    const getAdded = (name: keyof LoadFigures) =>
       target === 'direct'
         ? Number.NaN
-        : figures[name].median - (at('direct', concurrency)?.[name].median ?? Number.NaN)
-    const of = (other: TargetName) =>
-      figures[rate].median / (at(other, concurrency)?.[rate].median ?? Number.NaN)
-    const getCpu = (other: TargetName) => {
-      const there = at(other, concurrency)?.cpuMsPerCall.median ?? Number.NaN
-      return `${figure(figures.cpuMsPerCall.median / there)} ×`
+        : figures[name].median - (getFigures('direct', concurrency)?.[name].median ?? Number.NaN)
+    const getRatio = (other: TargetName) =>
+      figures[rate].median / (getFigures(other, concurrency)?.[rate].median ?? Number.NaN)
+    const formatCpuRatio = (other: TargetName) => {
+      const otherCpuMs = getFigures(other, concurrency)?.cpuMsPerCall.median ?? Number.NaN
+      return `${formatFigure(figures.cpuMsPerCall.median / otherCpuMs)} ×`
     }
     return [
       `${target} @ ${concurrency}`,
-      figure(figures[rate].median),
-      `${figure(figures[rate].min)}–${figure(figures[rate].max)}`,
-      percent(of('pipe')),
-      percent(of('parse')),
-      figure(figures.p50Ms.median),
-      figure(over('p50Ms')),
-      figure(figures.p99Ms.median),
-      figure(over('p99Ms')),
-      ...(comparison.stream ? [figure(over('firstByteP50Ms'))] : []),
-      figure(figures.cpuMsPerCall.median),
-      getCpu('pipe'),
-      getCpu('pipe+ids'),
-      getCpu('floor'),
-      figure(rss),
+      formatFigure(figures[rate].median),
+      `${formatFigure(figures[rate].min)}–${formatFigure(figures[rate].max)}`,
+      formatPercent(getRatio('pipe')),
+      formatPercent(getRatio('parse')),
+      formatFigure(figures.p50Ms.median),
+      formatFigure(getAdded('p50Ms')),
+      formatFigure(figures.p99Ms.median),
+      formatFigure(getAdded('p99Ms')),
+      ...(comparison.stream ? [formatFigure(getAdded('firstByteP50Ms'))] : []),
+      formatFigure(figures.cpuMsPerCall.median),
+      formatCpuRatio('pipe'),
+      formatCpuRatio('pipe+ids'),
+      formatCpuRatio('floor'),
+      formatFigure(rss),
     ]
   })
-  return `### ${comparison.title}\n\n${table(head, rows)}`
+  return `### ${comparison.title}\n\n${renderTable(head, rows)}`
 }

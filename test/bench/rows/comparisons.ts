@@ -1,5 +1,5 @@
-import { figure } from '../parts/table.ts'
-import { type Comparison, compare, type FigureAt } from './compare.ts'
+import { formatFigure } from '../parts/table.ts'
+import { type Comparison, compare, type FigureLookup } from './compare.ts'
 import type { Aim } from './row.ts'
 
 const CONCURRENCIES = [1, 16, 64]
@@ -12,7 +12,7 @@ const SMALL: Comparison = {
   stream: false,
   maxTokens: 32,
   inTokenMode: true,
-  aims: (at) => floorAims(at, 'a request of 1 KB', 1.5),
+  createAims: (getFigures) => createFloorAims(getFigures, 'a request of 1 KB', 1.5),
 }
 
 const LARGE: Comparison = {
@@ -23,14 +23,19 @@ const LARGE: Comparison = {
   growthBytes: 1_500,
   stream: false,
   maxTokens: 100,
-  aims: (at) => [
-    ...floorAims(at, 'a request of 160 KB', 0.6),
-    ...addedAim('added p50 at 160 KB, one request at a time', 1, at('local', 1), at('direct', 1)),
-    ...addedAim(
+  createAims: (getFigures) => [
+    ...createFloorAims(getFigures, 'a request of 160 KB', 0.6),
+    ...createAddedLatencyAims(
+      'added p50 at 160 KB, one request at a time',
+      1,
+      getFigures('local', 1),
+      getFigures('direct', 1),
+    ),
+    ...createAddedLatencyAims(
       'added p50 of relay over local at 160 KB, one request at a time',
       0.5,
-      at('relay', 1),
-      at('local', 1),
+      getFigures('relay', 1),
+      getFigures('local', 1),
     ),
   ],
 }
@@ -42,46 +47,51 @@ const STREAM: Comparison = {
   growthBytes: 0,
   stream: true,
   maxTokens: 200,
-  aims: (at) => [...floorAims(at, 'a stream of 200 chunks', 1.15), ...chunksAim(at)],
+  createAims: (getFigures) => [
+    ...createFloorAims(getFigures, 'a stream of 200 chunks', 1.15),
+    ...createChunksAims(getFigures),
+  ],
 }
 
 export const small = compare(SMALL)
 export const large = compare(LARGE)
 export const stream = compare(STREAM)
 
-/** The CPU time of a request, relative to the least that a recorder needs; see "CPU time by owner" in RESULTS.md. */
-function floorAims(at: FigureAt, what: string, wanted: number): Aim[] {
+/** Creates aims for the CPU time relative to `floor`; see "CPU time by owner" in RESULTS.md. */
+function createFloorAims(getFigures: FigureLookup, what: string, limit: number): Aim[] {
   return CONCURRENCIES.flatMap((concurrency) => {
-    const ours = at('local', concurrency)?.cpuMsPerCall.median
-    const least = at('floor', concurrency)?.cpuMsPerCall.median
-    if (ours === undefined || least === undefined) return []
+    const ours = getFigures('local', concurrency)?.cpuMsPerCall.median
+    const floor = getFigures('floor', concurrency)?.cpuMsPerCall.median
+    if (ours === undefined || floor === undefined) return []
     return {
       what: `CPU time of ${what} at concurrency ${concurrency}, of floor`,
-      wanted: `at most ${wanted}`,
-      measured: figure(ours / least),
-      met: ours / least <= wanted,
+      wanted: `at most ${limit}`,
+      measured: formatFigure(ours / floor),
+      met: ours / floor <= limit,
     }
   })
 }
 
-function addedAim(what: string, limitMs: number, ours: Figures, base: Figures): Aim[] {
+function createAddedLatencyAims(what: string, limitMs: number, ours: Figures, base: Figures): Aim[] {
   if (!ours || !base) return []
   const addedMs = ours.p50Ms.median - base.p50Ms.median
-  return [{ what, wanted: `under ${limitMs} ms`, measured: `${figure(addedMs)} ms`, met: addedMs < limitMs }]
+  return [
+    { what, wanted: `under ${limitMs} ms`, measured: `${formatFigure(addedMs)} ms`, met: addedMs < limitMs },
+  ]
 }
 
-type Figures = ReturnType<FigureAt>
+type Figures = ReturnType<FigureLookup>
 
-/** One core provides one second of CPU time per second, on whichever threads of the proxy. */
-function chunksAim(at: FigureAt): Aim[] {
-  const relay = at('relay', 64)
+/** Creates the aim for the CPU time of relayed chunks, summed over all threads of the proxy. */
+function createChunksAims(getFigures: FigureLookup): Aim[] {
+  const relay = getFigures('relay', 64)
   if (!relay) return []
   const perCpuSecond = (STREAM.maxTokens * 1_000) / relay.cpuMsPerCall.median
   return [
     {
       what: 'relayed and recorded chunks per second of CPU time, 64 streams',
       wanted: '50,000 or more',
-      measured: figure(perCpuSecond),
+      measured: formatFigure(perCpuSecond),
       met: perCpuSecond >= 50_000,
     },
   ]

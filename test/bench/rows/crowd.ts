@@ -1,6 +1,6 @@
 /**
- * Hundreds of agents that start at once, as in a rollout: measures whether each is served, and whether a probe is
- * answered meanwhile.
+ * Hundreds of agents that start at once, as in a rollout: measures whether the proxy serves all, and responds to probes
+ * meanwhile.
  */
 import { get } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -8,23 +8,23 @@ import { freePort } from '../../helpers/free-port.ts'
 import { Children } from '../parts/children.ts'
 import type { ReplayJob, ReplayResult } from '../parts/replay-job.ts'
 import { runReplay, startReplayer, startTargets } from '../parts/replay-targets.ts'
-import { figure, table } from '../parts/table.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
 import type { TargetName } from '../parts/targets.ts'
 import type { Aim, Row } from './row.ts'
 
 const AGENTS = { full: 500, quick: 8 }
-/** The time from the start; requests that are in flight then are awaited. */
+/** Requests that are in flight at the end are awaited. */
 const DURATION_MS = { full: 20_000, quick: 100 }
 const PROBE_EVERY_MS = 100
-/** The aims. */
-const MOST_OF_P50 = 3
+/** The limits of the aims. */
+const MAX_RATIO = 3
 const PROBE_LIMIT_MS = 1_000
 
 interface Figures {
   target: TargetName
   result: ReplayResult
   probeMs: number
-  /** The time of `--health-port`; NaN if there is none. */
+  /** The slowest probe on `--health-port`; NaN if there is none. */
   portProbeMs: number
 }
 
@@ -33,8 +33,8 @@ export const crowd: Row = async (bench) => {
   const agents = quick ? AGENTS.quick : AGENTS.full
   await using children = new Children()
   const healthPort = await freePort()
-  const ours = bench.targetNames.includes('local') ? 'local' : 'relay'
-  const names = bench.targetNames.filter((name) => name === 'pipe' || name === ours)
+  const proxyTarget = bench.targetNames.includes('local') ? 'local' : 'relay'
+  const names = bench.targetNames.filter((name) => name === 'pipe' || name === proxyTarget)
   const args = ['--health-port', String(healthPort)]
   const targets = await startTargets({ ...bench, targetNames: names }, children, 'crowd', args)
   const figures: Figures[] = []
@@ -49,42 +49,46 @@ export const crowd: Row = async (bench) => {
     const probe = new Probe(`${new URL(baseUrl).origin}/health`)
     const portProbe = name === 'pipe' ? undefined : new Probe(`http://127.0.0.1:${healthPort}/health`)
     const result = await runReplay(replayer, job)
-    const portProbeMs = (await portProbe?.worstMs()) ?? Number.NaN
-    figures.push({ target: name, result, probeMs: await probe.worstMs(), portProbeMs })
+    const portProbeMs = (await portProbe?.stop()) ?? Number.NaN
+    figures.push({ target: name, result, probeMs: await probe.stop(), portProbeMs })
     await children.stop(replayer)
   }
   const title = `${agents} agents that start at once, Messages`
   return { row: 'crowd', report: `### ${title}\n\n${formatReport(figures)}`, aims: getAims(figures), figures }
 }
 
-/** Probes over a new connection each time, as Kubernetes does, until the worst time is requested. */
+/** Probes a URL repeatedly, over a new connection each time, as Kubernetes does. */
 class Probe {
-  readonly #asking: Promise<void>
+  readonly #running: Promise<void>
   #worstMs = 0
   #isOver = false
 
   constructor(url: string) {
-    this.#asking = this.#sendRequest(url)
+    this.#running = this.#run(url)
   }
 
-  async #sendRequest(url: string): Promise<void> {
+  async #run(url: string): Promise<void> {
     while (!this.#isOver) {
       const startedAt = performance.now()
-      await getResponse(url)
+      await waitForResponse(url)
       this.#worstMs = Math.max(this.#worstMs, performance.now() - startedAt)
       await sleep(PROBE_EVERY_MS)
     }
   }
 
-  async worstMs(): Promise<number> {
+  /**
+   * Stops probing.
+   * @returns the longest time until a response
+   */
+  async stop(): Promise<number> {
     this.#isOver = true
-    await this.#asking
+    await this.#running
     return this.#worstMs
   }
 }
 
 /** Resolves with any response: the pass-through has no `/health` and responds with an error. */
-function getResponse(url: string): Promise<void> {
+function waitForResponse(url: string): Promise<void> {
   return new Promise((resolve, reject) => {
     get(url, { agent: false }, (response) => response.resume().once('end', resolve)).once('error', reject)
   })
@@ -95,14 +99,14 @@ function formatReport(figures: readonly Figures[]): string {
   const rows = figures.map(({ target, result, probeMs, portProbeMs }) => [
     target,
     String(result.turns),
-    figure(result.p50Ms),
-    figure(result.firstP50Ms),
-    figure(result.firstP99Ms),
-    `${figure(result.firstP99Ms / result.p50Ms)} ×`,
-    figure(probeMs),
-    figure(portProbeMs),
+    formatFigure(result.p50Ms),
+    formatFigure(result.firstP50Ms),
+    formatFigure(result.firstP99Ms),
+    `${formatFigure(result.firstP99Ms / result.p50Ms)} ×`,
+    formatFigure(probeMs),
+    formatFigure(portProbeMs),
   ])
-  return table([...head, 'worst probe ms', 'on --health-port'], rows)
+  return renderTable([...head, 'worst probe ms', 'on --health-port'], rows)
 }
 
 function getAims(figures: readonly Figures[]): Aim[] {
@@ -111,15 +115,15 @@ function getAims(figures: readonly Figures[]): Aim[] {
     const ratio = result.firstP99Ms / result.p50Ms
     const probe = (where: string, ms: number) => ({
       ...{ what: `${target}: the slowest probe ${where}`, wanted: `at most ${PROBE_LIMIT_MS} ms` },
-      ...{ measured: `${figure(ms)} ms`, met: ms <= PROBE_LIMIT_MS },
+      ...{ measured: `${formatFigure(ms)} ms`, met: ms <= PROBE_LIMIT_MS },
     })
     return [
       {
         ...{
           what: `${target}: p99 of first requests, of the p50 of all`,
-          wanted: `at most ${MOST_OF_P50} times`,
+          wanted: `at most ${MAX_RATIO} times`,
         },
-        ...{ measured: `${figure(ratio)} times`, met: ratio <= MOST_OF_P50 },
+        ...{ measured: `${formatFigure(ratio)} times`, met: ratio <= MAX_RATIO },
       },
       probe("on the agents' port", probeMs),
       probe('on --health-port', portProbeMs),

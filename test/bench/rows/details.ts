@@ -2,12 +2,12 @@
 import { readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Child, Children } from '../parts/children.ts'
-import { ALTERNATIVES, EXPERTS_PER_TOKEN, LAYERS, MASK_IDS } from '../parts/detail-sizes.ts'
-import { cpuSeconds } from '../parts/proc-stat.ts'
+import { getCpuSeconds } from '../parts/proc-stat.ts'
 import { computeSpread, type Spread } from '../parts/statistics.ts'
-import { figure, table } from '../parts/table.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
-import { prose } from '../parts/text.ts'
+import { generateProse } from '../parts/text.ts'
+import { ALTERNATIVES, EXPERTS_PER_TOKEN, LAYERS, MASK_IDS } from '../parts/token-data-sizes.ts'
 import type { Bench, Row } from './row.ts'
 
 /** The values of the proxy's `--record`, and the data that the engine reports. */
@@ -45,16 +45,16 @@ export const details: Row = async (bench) => {
   return {
     row: 'details',
     report: [
-      `### Details: a turn of ${MAX_TOKENS} tokens in sessions of ${TURNS} turns, with one kind on record`,
-      table(
+      `### Details: a turn of ${MAX_TOKENS} tokens in sessions of ${TURNS} turns, with one kind recorded`,
+      renderTable(
         ['recorded', 'bytes/turn', 'more than none', 'CPU ms/turn', 'min–max', 'of none'],
         figures.map(({ kind, bytes, cpuMs }) => [
           kind,
-          figure(bytes),
-          figure(bytes - none.bytes),
-          figure(cpuMs.median),
-          getRange(cpuMs),
-          `${figure(cpuMs.median / none.cpuMs.median)} ×`,
+          formatFigure(bytes),
+          formatFigure(bytes - none.bytes),
+          formatFigure(cpuMs.median),
+          formatRange(cpuMs),
+          `${formatFigure(cpuMs.median / none.cpuMs.median)} ×`,
         ]),
       ),
       `A mask of ${MASK_IDS} ids per token, experts of ${LAYERS} layers with ${EXPERTS_PER_TOKEN} each; two versions per response.`,
@@ -64,9 +64,9 @@ export const details: Row = async (bench) => {
   }
 }
 
-const getRange = ({ min, max }: Spread) => `${figure(min)}–${figure(max)}`
+const formatRange = ({ min, max }: Spread) => `${formatFigure(min)}–${formatFigure(max)}`
 
-/** Measures the proxies alternately. When it returns, each has ended, and its database is complete. */
+/** Measures the proxies alternately, and stops them, so that their databases are complete. */
 async function measure(bench: Bench): Promise<Variant[]> {
   await using children = new Children()
   const variants: Variant[] = []
@@ -76,12 +76,12 @@ async function measure(bench: Bench): Promise<Variant[]> {
   // The first round warms up.
   for (let round = -1; round < ROUNDS[size]; round += 1) {
     for (const variant of variants) {
-      const before = cpuSeconds(variant.proxy.pid)
+      const before = getCpuSeconds(variant.proxy.pid)
       for (let count = 0; count < SESSIONS_PER_ROUND[size]; count += 1)
         await converse(`${variant.proxy.url}/details-${session++}/v1/chat/completions`, session)
       const turns = SESSIONS_PER_ROUND[size] * TURNS
       variant.turns += turns
-      if (round >= 0) variant.cpuMs.push(((cpuSeconds(variant.proxy.pid) - before) * 1000) / turns)
+      if (round >= 0) variant.cpuMs.push(((getCpuSeconds(variant.proxy.pid) - before) * 1000) / turns)
     }
   }
   return variants
@@ -89,8 +89,8 @@ async function measure(bench: Bench): Promise<Variant[]> {
 
 async function startVariant(bench: Bench, children: Children, kind: string): Promise<Variant> {
   const name = kind.split(':')[0]!
-  const script = join(import.meta.dirname, '../processes/detail-engine.ts')
-  const engine = await children.start({ name: `detail engine (${name})`, args: [script, '--kind', name] })
+  const script = join(import.meta.dirname, '../processes/token-data-engine.ts')
+  const engine = await children.start({ name: `token data engine (${name})`, args: [script, '--kind', name] })
   const db = `details-${name}.db`
   const proxy = await new Targets(children, engine.url).startLocal({
     db: join(bench.folder, db),
@@ -109,7 +109,7 @@ function getSize(folder: string, db: string): number {
 async function converse(url: string, seed: number): Promise<void> {
   const messages = [{ role: 'system', content: 'You mend programs.' }]
   for (let turn = 0; turn < TURNS; turn += 1) {
-    messages.push({ role: 'user', content: prose(USER_BYTES, seed * TURNS + turn) })
+    messages.push({ role: 'user', content: generateProse(USER_BYTES, seed * TURNS + turn) })
     const response = await fetch(url, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },

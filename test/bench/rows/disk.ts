@@ -1,11 +1,11 @@
 /**
- * Bytes on disk of growing conversations: measures whether they are linear in their text, or quadratic in their turns.
+ * Bytes on disk of growing conversations: measures whether they grow with the text, or with the square of the turns.
  */
 import { readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
-import { converse } from '../parts/grown-session.ts'
-import { figure, table } from '../parts/table.ts'
+import { converse } from '../parts/growing-session.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
 import type { Bench, Row } from './row.ts'
 
@@ -26,10 +26,10 @@ export const disk: Row = async (bench) => {
   })
   const stored = bytes - emptyBytes
   const needed = content.textBytes + content.ids * BYTES_PER_ID
-  const perSession = (total: number) => figure(total / SESSIONS / 1000)
+  const perSession = (total: number) => formatFigure(total / SESSIONS / 1000)
   return {
     row: 'disk',
-    report: `### Disk: a session of ${turns} turns that grows by 2 KB a turn (mean of ${SESSIONS})\n\n${table(
+    report: `### Disk: a session of ${turns} turns that grows by 2 KB a turn (mean of ${SESSIONS})\n\n${renderTable(
       ['', 'text KB', 'ids KB', 'on disk KB', 'ratio', 'bytes/turn'],
       [
         [
@@ -37,8 +37,8 @@ export const disk: Row = async (bench) => {
           perSession(content.textBytes),
           perSession(content.ids * BYTES_PER_ID),
           perSession(stored),
-          figure(stored / needed),
-          figure(stored / SESSIONS / turns),
+          formatFigure(stored / needed),
+          formatFigure(stored / SESSIONS / turns),
         ],
       ],
     )}`,
@@ -46,7 +46,7 @@ export const disk: Row = async (bench) => {
       {
         what: `disk space of a ${turns}-turn session, of its text plus ids`,
         wanted: 'at most 3 times',
-        measured: `${figure(stored / needed)} times`,
+        measured: `${formatFigure(stored / needed)} times`,
         met: stored <= 3 * needed,
       },
     ],
@@ -61,13 +61,13 @@ export const disk: Row = async (bench) => {
 async function record(
   { engineUrl, folder, cpuProfileFolder }: Bench,
   name: string,
-  use: (proxyUrl: string) => Promise<void>,
+  run: (proxyUrl: string) => Promise<void>,
 ): Promise<number> {
   {
     await using children = new Children()
     const db = join(folder, `${name}.db`)
     const proxy = await new Targets(children, engineUrl).startLocal({ db, cpuProfileFolder })
-    await use(proxy.url)
+    await run(proxy.url)
   }
   const files = readdirSync(folder).filter((file) => file.startsWith(`${name}.db`))
   return files.reduce((sum, file) => sum + statSync(join(folder, file)).size, 0)

@@ -1,12 +1,12 @@
 /**
- * How long a trainer waits for rows: the time from `POST /sessions/{id}/complete` until the first row of the session has
+ * Measures how long a trainer waits for rows: from `POST /sessions/{id}/complete` until the first row of the session has
  * arrived. The row of a conversation without branches contains all its turns, so the time grows with them.
  */
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
-import { converse } from '../parts/grown-session.ts'
+import { converse } from '../parts/growing-session.ts'
 import { quantile } from '../parts/statistics.ts'
-import { figure, table } from '../parts/table.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
 import type { Row } from './row.ts'
 
@@ -35,14 +35,14 @@ export const firstRow: Row = async ({ engineUrl, folder, quick }) => {
   for (const plan of quick ? QUICK : FULL) times.push(await measure(proxy.url, plan, `first-${plan.turns}`))
   const rows = times.map(({ turns, completedMs, firstRowMs }) => [
     String(turns),
-    figure(quantile(completedMs, 0.5)),
-    figure(quantile(firstRowMs, 0.5)),
-    figure(Math.max(...firstRowMs)),
+    formatFigure(quantile(completedMs, 0.5)),
+    formatFigure(quantile(firstRowMs, 0.5)),
+    formatFigure(Math.max(...firstRowMs)),
   ])
   const head = ['turns', 'complete, p50 ms', 'first row, p50 ms', 'first row, max ms']
   return {
     row: 'first-row',
-    report: `### From \`complete\` to the first row\n\n${table(head, rows)}`,
+    report: `### From \`complete\` to the first row\n\n${renderTable(head, rows)}`,
     aims: [],
     figures: times,
   }

@@ -6,8 +6,8 @@ import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import type { TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
 import { openSqliteStore } from '../../../src/proxy/store/sqlite/open.ts'
 import { Children } from '../parts/children.ts'
-import { cpuSeconds } from '../parts/proc-stat.ts'
-import { figure, table } from '../parts/table.ts'
+import { getCpuSeconds } from '../parts/proc-stat.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
 import type { Row } from './row.ts'
 
@@ -33,7 +33,7 @@ export const forest: Row = async ({ engineUrl, folder, quick }) => {
   await store.close()
   await using children = new Children()
   const proxy = await new Targets(children, engineUrl).startLocal({ db })
-  const cost = async (paths: readonly string[]) => {
+  const measure = async (paths: readonly string[]) => {
     const times = quick ? TIMES.quick : TIMES.full
     const readAll = async () => {
       let bytes = 0
@@ -42,48 +42,52 @@ export const forest: Row = async ({ engineUrl, folder, quick }) => {
     }
     // The first read compiles code.
     const bytes = await readAll()
-    const before = cpuSeconds(proxy.pid)
+    const before = getCpuSeconds(proxy.pid)
     for (let time = 0; time < times; time += 1) await readAll()
-    return { bytes, cpuMs: ((cpuSeconds(proxy.pid) - before) * 1000) / times }
+    return { bytes, cpuMs: ((getCpuSeconds(proxy.pid) - before) * 1000) / times }
   }
-  const rows = await cost(shapes.map((_, number) => `/sessions/s${number}/trajectories`))
-  const full = await cost(['/forest?metadata.task=1'])
-  const line = (way: string, { bytes, cpuMs }: typeof rows) => [way, figure(bytes / 1e6), figure(cpuMs)]
+  const rowsCost = await measure(shapes.map((_, number) => `/sessions/s${number}/trajectories`))
+  const forestCost = await measure(['/forest?metadata.task=1'])
+  const createRow = (way: string, { bytes, cpuMs }: typeof rowsCost) => [
+    way,
+    formatFigure(bytes / 1e6),
+    formatFigure(cpuMs),
+  ]
   return {
     row: 'forest',
-    report: `### A group of ${SAMPLES} samples\n\n${table(
+    report: `### A group of ${SAMPLES} samples\n\n${renderTable(
       ['read as', 'MB', 'CPU ms'],
-      [line('rows', rows), line('forest', full)],
+      [createRow('rows', rowsCost), createRow('forest', forestCost)],
     )}`,
     aims: [
       {
         what: 'bytes of a forest against those of its rows',
         wanted: 'fewer',
-        measured: `${figure(full.bytes / rows.bytes)} times`,
-        met: full.bytes < rows.bytes,
+        measured: `${formatFigure(forestCost.bytes / rowsCost.bytes)} times`,
+        met: forestCost.bytes < rowsCost.bytes,
       },
     ],
-    figures: { rows, forest: full },
+    figures: { rows: rowsCost, forest: forestCost },
   }
 }
 
 /** Records a sample. Samples share system prompt, tools and task; a prompt that gets shorter is a compaction. */
-async function record(store: TurnStore, sample: number, trace: Trace, calls: number): Promise<void> {
+async function record(store: TurnStore, sample: number, trace: Trace, turns: number): Promise<void> {
   const sessionId = `s${sample}`
   const start = { createdAtMs: Date.now(), ttlMs: null, samplingParams: {}, trustAgent: false }
   await store.createSession({ ...start, sessionId, metadata: { task: 1 } })
-  let next = (sample + 1) * 7_919
-  const fresh = (length: number) =>
-    Int32Array.from({ length }, () => (next = (Math.imul(next, 48_271) >>> 0) % VOCABULARY))
-  const common = Int32Array.from({ length: trace.system + trace.tools }, (_, index) => index % VOCABULARY)
+  let lastId = (sample + 1) * 7_919
+  const createIds = (length: number) =>
+    Int32Array.from({ length }, () => (lastId = (Math.imul(lastId, 48_271) >>> 0) % VOCABULARY))
+  const sharedIds = Int32Array.from({ length: trace.system + trace.tools }, (_, index) => index % VOCABULARY)
   const task = Int32Array.from({ length: TASK_TOKENS }, (_, index) => index + 1)
   const lastMessage = new MessageTree().addMessageTexts(['{"role":"user","content":"the task"}'])
-  let prompt = new PromptIds(common).createContinuation(task)
-  for (const [index, [tokensIn, tokensOut]] of trace.main.slice(0, calls).entries()) {
+  let prompt = new PromptIds(sharedIds).createContinuation(task)
+  for (const [index, [tokensIn, tokensOut]] of trace.main.slice(0, turns).entries()) {
     const turnId = `${sessionId}-${index}`
-    const opened = { turnId, sessionId, index, dialect: 'messages', startedAtMs: Date.now(), lastMessage }
-    await store.openTurn({ ...opened, tools: null, params: '{"model":"m"}', promptPieces: [], retryCount: 0 })
-    const completionTokenIds = fresh(tokensOut)
+    const turn = { turnId, sessionId, index, dialect: 'messages', startedAtMs: Date.now(), lastMessage }
+    await store.openTurn({ ...turn, tools: null, params: '{"model":"m"}', promptPieces: [], retryCount: 0 })
+    const completionTokenIds = createIds(tokensOut)
     await store.closeTurn({
       turnId,
       sessionId,
@@ -112,7 +116,7 @@ async function record(store: TurnStore, sample: number, trace: Trace, calls: num
     const grown = following - tokensIn - tokensOut
     prompt =
       grown > 0
-        ? prompt.createContinuation(completionTokenIds, fresh(grown))
-        : new PromptIds(common).createContinuation(fresh(Math.max(1, following - common.length)))
+        ? prompt.createContinuation(completionTokenIds, createIds(grown))
+        : new PromptIds(sharedIds).createContinuation(createIds(Math.max(1, following - sharedIds.length)))
   }
 }

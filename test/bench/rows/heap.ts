@@ -7,16 +7,16 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
 import { Children } from '../parts/children.ts'
-import { ANSWER_TOKENS } from '../parts/replay-job.ts'
-import { type HeapJob, ShortCalls } from '../parts/short-calls.ts'
+import { COMPLETION_TOKENS } from '../parts/replay-job.ts'
+import { type HeapJob, ShortRequests } from '../parts/short-requests.ts'
 import { startEngine } from '../parts/start-engine.ts'
 import { quantile } from '../parts/statistics.ts'
-import { figure, table } from '../parts/table.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
 import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { Row } from './row.ts'
 
-const CALLS = { full: 20, quick: 2 }
+const REQUESTS = { full: 20, quick: 2 }
 /**
  * In chat mode, the largest accepted request and one that is rejected for the number of its values; and one in token
  * mode, where prompts are rendered.
@@ -33,8 +33,8 @@ const HEAPS = {
   ],
 }
 const ALONE_MS = { full: 3_000, quick: 200 }
-/** The aim. */
-const LONGEST_MS = 250
+/** The limit of the aim, for a short request. */
+const MAX_SHORT_MS = 250
 
 interface Figures {
   mode: string
@@ -55,27 +55,27 @@ export const heap: Row = async ({ folder, quick, cpuProfileFolder }) => {
     const args = tokenizer === undefined ? [] : ['--tokenizer', tokenizer, '--context-length', '131072']
     const { url } = await new Targets(children, engine.url).startLocal({ db, cpuProfileFolder, args })
     // The fields of the fake engine's responses in token mode.
-    const fields = mode === 'token' ? { stream: true, max_tokens: ANSWER_TOKENS } : {}
-    const short = new ShortCalls({ url, fields })
+    const fields = mode === 'token' ? { stream: true, max_tokens: COMPLETION_TOKENS } : {}
+    const short = new ShortRequests({ url, fields })
     await sleep(ALONE_MS[size])
-    const alone = short.taken()
-    const statuses = await callWithHeaps({ url, messages, calls: CALLS[size], fields })
-    await short.end()
-    figures.push({ mode, messages, status: statuses.join(), alone, beside: short.taken() })
+    const alone = short.takeDurations()
+    const statuses = await sendHeaps({ url, messages, requests: REQUESTS[size], fields })
+    await short.stop()
+    figures.push({ mode, messages, status: statuses.join(), alone, beside: short.takeDurations() })
   }
-  const title = `${CALLS[size]} requests at once, each of a heap of new messages`
+  const title = `${REQUESTS[size]} requests at once, each of a heap of new messages`
   const aims = figures.map(({ mode, messages, beside }) => ({
     ...{ what: `a short request beside those of ${messages} messages, ${mode} mode` },
-    ...{ wanted: `at most ${LONGEST_MS} ms`, measured: `${figure(Math.max(...beside))} ms` },
-    met: Math.max(...beside) <= LONGEST_MS,
+    ...{ wanted: `at most ${MAX_SHORT_MS} ms`, measured: `${formatFigure(Math.max(...beside))} ms` },
+    met: Math.max(...beside) <= MAX_SHORT_MS,
   }))
   return { row: 'heap', report: `### ${title}\n\n${formatReport(figures)}`, aims, figures }
 }
 
-async function callWithHeaps(job: HeapJob): Promise<number[]> {
-  const caller = new Worker(join(import.meta.dirname, '../processes/heap-caller.ts'), { workerData: job })
-  const [statuses] = await once(caller, 'message')
-  await caller.terminate()
+async function sendHeaps(job: HeapJob): Promise<number[]> {
+  const worker = new Worker(join(import.meta.dirname, '../processes/heap-sender.ts'), { workerData: job })
+  const [statuses] = await once(worker, 'message')
+  await worker.terminate()
   return statuses
 }
 
@@ -90,8 +90,14 @@ function formatReport(figures: readonly Figures[]): string {
     'longest ms',
   ]
   const rows = figures.map(({ mode, messages, status, alone, beside }) => [
-    ...[mode, messages.toLocaleString('en'), status, figure(quantile(alone, 0.5)), String(beside.length)],
-    ...[figure(quantile(beside, 0.5)), figure(Math.max(...beside))],
+    ...[
+      mode,
+      messages.toLocaleString('en'),
+      status,
+      formatFigure(quantile(alone, 0.5)),
+      String(beside.length),
+    ],
+    ...[formatFigure(quantile(beside, 0.5)), formatFigure(Math.max(...beside))],
   ])
-  return table(head, rows)
+  return renderTable(head, rows)
 }

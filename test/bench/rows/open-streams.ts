@@ -2,9 +2,9 @@
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
 import type { LoadJob, LoadResult } from '../parts/load-job.ts'
-import { rssMib } from '../parts/proc-stat.ts'
+import { getRssMib } from '../parts/proc-stat.ts'
 import { startEngine } from '../parts/start-engine.ts'
-import { figure, table } from '../parts/table.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
 import { isPassThrough, isTokenMode, type TargetName, Targets } from '../parts/targets.ts'
 import type { Row } from './row.ts'
 
@@ -31,30 +31,30 @@ export const openStreams: Row = async ({ load, folder, quick, targetNames, cpuPr
         stream: true,
         maxTokens,
         concurrency: streams,
-        maxCalls: streams,
+        maxRequests: streams,
       },
-      ...{ durationMs: 120_000, warmUpMs: 0, callsPerSession: 1 },
+      ...{ durationMs: 120_000, warmUpMs: 0, requestsPerSession: 1 },
     }
     const result = await load.run(job)
-    results.push({ target: name, result, rss: target.pid === undefined ? Number.NaN : rssMib(target.pid) })
+    results.push({ target: name, result, rss: target.pid === undefined ? Number.NaN : getRssMib(target.pid) })
   }
   return {
     row: 'open-streams',
-    report: `### ${streams} streams open at once, ${TOKENS_PER_SECOND} tokens a second each\n\n${table(
-      ['target', 'answered', 'p50 ms', 'p99 ms', 'CPU s', 'RSS MiB'],
+    report: `### ${streams} streams open at once, ${TOKENS_PER_SECOND} tokens a second each\n\n${renderTable(
+      ['target', 'completed', 'p50 ms', 'p99 ms', 'CPU s', 'RSS MiB'],
       results.map(({ target, result, rss }) => [
         target,
         String(result.calls),
-        figure(result.p50Ms),
-        figure(result.p99Ms),
-        figure(result.cpuSeconds),
-        figure(rss),
+        formatFigure(result.p50Ms),
+        formatFigure(result.p99Ms),
+        formatFigure(result.cpuSeconds),
+        formatFigure(rss),
       ]),
     )}`,
     aims: results
       .filter(({ target }) => target === 'relay')
       .map(({ result }) => ({
-        what: 'streams open at once through relay mode, all answered',
+        what: 'streams open at once through relay mode, all completed',
         wanted: String(streams),
         measured: String(result.calls),
         met: result.calls === streams,

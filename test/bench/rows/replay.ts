@@ -4,13 +4,13 @@
  * texts, and the engine samples what they echo.
  */
 import { type Child, Children } from '../parts/children.ts'
-import { rssMib } from '../parts/proc-stat.ts'
+import { getRssMib } from '../parts/proc-stat.ts'
 import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/replay-job.ts'
 import { type ReplayTarget, runReplay, startReplayer, startTargets } from '../parts/replay-targets.ts'
 import { computeSpread, type Spread } from '../parts/statistics.ts'
-import { figure, table } from '../parts/table.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
 import { isTokenMode, type TargetName } from '../parts/targets.ts'
-import { THREAD_TITLES, threadFigures } from '../parts/thread-figures.ts'
+import { formatThreadFigures, THREAD_TITLES } from '../parts/thread-figures.ts'
 import type { Aim, Bench, Row } from './row.ts'
 
 const FULL = { rounds: 3, durationMs: 3_000, warmUpMs: 3_000 }
@@ -23,7 +23,7 @@ interface Load {
   dialect: ReplayDialect
   shape: Shape
   concurrency: number
-  /** Whether it is also measured in token mode. */
+  /** Whether the load is also measured in token mode. */
   inTokenMode?: boolean
 }
 
@@ -54,15 +54,15 @@ const REPLAYED: Load[] = [
   },
 ]
 const BY_SIZE: Load[] = [
-  ...[10_000, 50_000, 100_000, 200_000].map((promptTokens) => bySizeLoad(promptTokens, 16)),
+  ...[10_000, 50_000, 100_000, 200_000].map((promptTokens) => createLoadBySize(promptTokens, 16)),
   // Each request has 4 MB.
-  bySizeLoad(1_000_000, 4),
+  createLoadBySize(1_000_000, 4),
 ]
 
-export const replay: Row = replayRow('replay', 'Replayed sessions of Claude Code, streamed', REPLAYED)
-export const bySize: Row = replayRow('by-size', 'Turns by the size of their prompt', BY_SIZE)
+export const replay: Row = createReplayRow('replay', 'Replayed sessions of Claude Code, streamed', REPLAYED)
+export const bySize: Row = createReplayRow('by-size', 'Turns by the size of their prompt', BY_SIZE)
 
-function bySizeLoad(promptTokens: number, concurrency: number): Load {
+function createLoadBySize(promptTokens: number, concurrency: number): Load {
   return {
     title: `Messages, prompts of ${promptTokens / 1000}k tokens`,
     dialect: 'messages',
@@ -72,7 +72,7 @@ function bySizeLoad(promptTokens: number, concurrency: number): Load {
   }
 }
 
-function replayRow(row: string, title: string, loads: Load[]): Row {
+function createReplayRow(row: string, title: string, loads: Load[]): Row {
   return async (bench) => {
     await using children = new Children()
     const targets = await startTargets(bench, children, row)
@@ -84,10 +84,10 @@ function replayRow(row: string, title: string, loads: Load[]): Row {
     const cells = await measure(bench, replayer, chosen, targets)
     const figures = cells.map(({ load, target, results, rssMib: rss }) => ({
       ...{ load: load.title, concurrency: load.concurrency, target: target.name, rssMib: rss },
-      ...getFigures(results),
+      ...computeFigures(results),
     }))
-    const prompts = await Promise.all(targets.filter(({ name }) => isTokenMode(name)).map(getPrompts))
-    const parts = [`### ${title}`, formatReport(figures), threadsReport(figures), ...prompts]
+    const prompts = await Promise.all(targets.filter(({ name }) => isTokenMode(name)).map(describePrompts))
+    const parts = [`### ${title}`, renderReport(figures), renderThreads(figures), ...prompts]
     return { row, report: parts.join('\n\n'), aims: getAims(figures), figures }
   }
 }
@@ -99,14 +99,14 @@ function getName({ title, concurrency }: Load): string {
 
 /**
  * Describes how the prompts of token mode were built.
- * @throws Error if none continued another one, or the engine saw others: the figures would be meaningless
+ * @throws Error if no prompt extended another one, or the engine reported other prompts: figures would be meaningless
  */
-async function getPrompts({ name, baseUrl }: ReplayTarget): Promise<string> {
+async function describePrompts({ name, baseUrl }: ReplayTarget): Promise<string> {
   const health = await fetch(new URL('/health', baseUrl))
   const { prompts } = (await health.json()) as { prompts: Record<string, number> }
-  const problem = `prompts of ${name}: ${JSON.stringify(prompts)}`
-  if (!prompts.extended || prompts.mismatched) throw new Error(problem)
-  return problem
+  const report = `prompts of ${name}: ${JSON.stringify(prompts)}`
+  if (!prompts.extended || prompts.mismatched) throw new Error(report)
+  return report
 }
 
 /** Returns whether a load is the first of those that differ only in the number of agents. */
@@ -114,7 +114,7 @@ function isSmallest({ title }: Load, index: number, all: readonly Load[]): boole
   return all.findIndex((other) => other.title === title) === index
 }
 
-type Figures = ReturnType<typeof getFigures> & {
+type Figures = ReturnType<typeof computeFigures> & {
   load: string
   concurrency: number
   target: TargetName
@@ -122,13 +122,13 @@ type Figures = ReturnType<typeof getFigures> & {
 }
 
 async function measure(
-  { quick, rounds: wantedRounds }: Bench,
+  { quick, rounds: requestedRounds }: Bench,
   replayer: Child,
   loads: Load[],
   targets: ReplayTarget[],
 ): Promise<Cell[]> {
   const { durationMs, warmUpMs, ...plan } = quick ? QUICK : FULL
-  const rounds = wantedRounds ?? plan.rounds
+  const rounds = requestedRounds ?? plan.rounds
   const cells = loads.flatMap((load) =>
     targets
       .filter(({ name }) => load.inTokenMode || !isTokenMode(name))
@@ -141,13 +141,13 @@ async function measure(
       const job: ReplayJob = { baseUrl, dialect, shape, concurrency, durationMs, warmUpMs, watchPids }
       cell.results.push(await runReplay(replayer, path === undefined ? job : { ...job, path }))
       const [pid] = watchPids
-      if (pid !== undefined) cell.rssMib = Math.max(cell.rssMib, rssMib(pid))
+      if (pid !== undefined) cell.rssMib = Math.max(cell.rssMib, getRssMib(pid))
     }
   }
   return cells
 }
 
-function getFigures(results: readonly ReplayResult[]) {
+function computeFigures(results: readonly ReplayResult[]) {
   const spread = (of: (result: ReplayResult) => number): Spread => computeSpread(results.map(of))
   return {
     turnsPerSecond: spread((result) => result.turnsPerSecond),
@@ -157,7 +157,7 @@ function getFigures(results: readonly ReplayResult[]) {
     cpuMs: spread((result) => result.cpuMsPerTurn[0] ?? Number.NaN),
     workerCpuMs: spread((result) => result.cpuMsPerTurn[1] ?? Number.NaN),
     threadCpuMs: Object.fromEntries(
-      threadNames(results).map((name) => [
+      getThreadNames(results).map((name) => [
         name,
         spread((result) => result.threadCpuMsPerTurn[name] ?? 0).median,
       ]),
@@ -165,62 +165,62 @@ function getFigures(results: readonly ReplayResult[]) {
   }
 }
 
-function threadNames(results: readonly ReplayResult[]): string[] {
+function getThreadNames(results: readonly ReplayResult[]): string[] {
   return [...new Set(results.flatMap((result) => Object.keys(result.threadCpuMsPerTurn)))]
 }
 
 /** Returns the CPU time of the same load through another target. */
-function getCpu(target: TargetName, all: readonly Figures[], { load, concurrency }: Figures): number {
-  const there = all.find(
+function findCpuMs(target: TargetName, all: readonly Figures[], { load, concurrency }: Figures): number {
+  const other = all.find(
     (one) => one.target === target && one.load === load && one.concurrency === concurrency,
   )
-  return there?.cpuMs.median ?? Number.NaN
+  return other?.cpuMs.median ?? Number.NaN
 }
 
-function formatReport(all: readonly Figures[]): string {
+function renderReport(all: readonly Figures[]): string {
   const head = ['load', 'agents', 'target', 'turns/s', 'min–max', 'tokens in/s', 'p50 ms', 'p99 ms']
   const rows = all.map((one) => [
     one.load,
     String(one.concurrency),
     one.target,
-    figure(one.turnsPerSecond.median),
-    `${figure(one.turnsPerSecond.min)}–${figure(one.turnsPerSecond.max)}`,
-    figure(one.inputTokensPerSecond.median),
-    figure(one.p50Ms.median),
-    figure(one.p99Ms.median),
-    figure(one.cpuMs.median),
-    `${figure(one.cpuMs.median / getCpu('pipe', all, one))} ×`,
-    `${figure(one.cpuMs.median / getCpu('pipe+ids', all, one))} ×`,
-    `${figure(one.cpuMs.median / getCpu('floor', all, one))} ×`,
-    figure(one.workerCpuMs.median),
-    figure(one.rssMib),
+    formatFigure(one.turnsPerSecond.median),
+    `${formatFigure(one.turnsPerSecond.min)}–${formatFigure(one.turnsPerSecond.max)}`,
+    formatFigure(one.inputTokensPerSecond.median),
+    formatFigure(one.p50Ms.median),
+    formatFigure(one.p99Ms.median),
+    formatFigure(one.cpuMs.median),
+    `${formatFigure(one.cpuMs.median / findCpuMs('pipe', all, one))} ×`,
+    `${formatFigure(one.cpuMs.median / findCpuMs('pipe+ids', all, one))} ×`,
+    `${formatFigure(one.cpuMs.median / findCpuMs('floor', all, one))} ×`,
+    formatFigure(one.workerCpuMs.median),
+    formatFigure(one.rssMib),
   ])
-  return table(
+  return renderTable(
     [...head, 'CPU ms/turn', 'of pipe', 'of pipe+ids', 'of floor', 'worker CPU ms', 'RSS MiB'],
     rows,
   )
 }
 
-function threadsReport(all: readonly Figures[]): string {
+function renderThreads(all: readonly Figures[]): string {
   const rows = all.map(({ load, concurrency, target, threadCpuMs }) => {
-    return [load, String(concurrency), target, ...threadFigures(threadCpuMs)]
+    return [load, String(concurrency), target, ...formatThreadFigures(threadCpuMs)]
   })
   const head = ['CPU ms/turn by thread', 'agents', 'target', ...THREAD_TITLES]
-  return table(head, rows)
+  return renderTable(head, rows)
 }
 
-/** The aims. */
-const MOST_OF_PIPE = 3
-const MOST_OF_PIPE_BY_TOKENS = 4
+/** The limits of the aims. */
+const MAX_RATIO_TO_PIPE = 3
+const MAX_RATIO_IN_TOKEN_MODE = 4
 
 function getAims(all: readonly Figures[]): Aim[] {
-  const ours = all.filter(({ target }) => target === 'local' || target === 'relay' || isTokenMode(target))
-  return ours.flatMap((one) => {
-    const ratio = one.cpuMs.median / getCpu('pipe', all, one)
+  const proxies = all.filter(({ target }) => target === 'local' || target === 'relay' || isTokenMode(target))
+  return proxies.flatMap((one) => {
+    const ratio = one.cpuMs.median / findCpuMs('pipe', all, one)
     if (Number.isNaN(ratio)) return []
     const what = `${one.target}: ${one.load}, ${one.concurrency} agents, CPU of the pass-through's`
-    const measured = `${figure(ratio)} times`
-    const most = isTokenMode(one.target) ? MOST_OF_PIPE_BY_TOKENS : MOST_OF_PIPE
-    return [{ what, wanted: `at most ${most} times`, measured, met: ratio <= most }]
+    const measured = `${formatFigure(ratio)} times`
+    const maxRatio = isTokenMode(one.target) ? MAX_RATIO_IN_TOKEN_MODE : MAX_RATIO_TO_PIPE
+    return [{ what, wanted: `at maxRatio ${maxRatio} times`, measured, met: ratio <= maxRatio }]
   })
 }

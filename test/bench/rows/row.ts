@@ -1,6 +1,6 @@
 /** The input and the result of every row. */
 import type { PostgresServer } from '../../helpers/postgres.ts'
-import type { LoadGenerator } from '../parts/load.ts'
+import type { LoadGenerator } from '../parts/load-generator.ts'
 import type { TargetName } from '../parts/targets.ts'
 
 export interface Bench {
@@ -18,7 +18,7 @@ export interface Bench {
   /** undefined: each row's own number. */
   rounds: number | undefined
   targetNames: readonly TargetName[]
-  /** Rows that replay sessions measure the loads whose names contain this. */
+  /** Rows that replay sessions measure only loads whose names contain this text. */
   loads: string
   cpuProfileFolder: string | undefined
 }

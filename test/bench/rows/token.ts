@@ -6,12 +6,12 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
 import type { Spread } from '../parts/statistics.ts'
-import { figure, table } from '../parts/table.ts'
-import { THREAD_TITLES, threadFigures } from '../parts/thread-figures.ts'
+import { formatFigure, renderTable } from '../parts/table.ts'
+import { formatThreadFigures, THREAD_TITLES } from '../parts/thread-figures.ts'
 import type { Row } from './row.ts'
 
 export interface TokenFigures {
-  /** A prompt of this many tokens, of which nothing was tokenized before. */
+  /** A prompt whose text was not tokenized before. */
   first: TokenTimes & { encoder: string }
   /** Turns of 1 KB after histories of these lengths. */
   turns: TokenTimes[]
@@ -25,58 +25,58 @@ interface TokenTimes {
   threadCpuMs: Record<string, number>
 }
 
-const PATIENCE_MS = 120_000
+const TIMEOUT_MS = 120_000
 /** The limits for a new prompt of 100,000 tokens, with the addon and with npm's library. */
-const MOST_FIRST_MS = { fastokens: 40, others: 120 }
+const MAX_FIRST_MS = { fastokens: 40, others: 120 }
 
 export const token: Row = async ({ quick }) => {
   await using children = new Children()
   const args = [join(import.meta.dirname, '../processes/token-turns.ts'), ...(quick ? ['--quick'] : [])]
   const child = await children.start({ name: 'token mode', args, silent: true, ipc: true })
-  const signal = AbortSignal.timeout(PATIENCE_MS)
+  const signal = AbortSignal.timeout(TIMEOUT_MS)
   const [figures] = (await once(child.process, 'message', { signal })) as [TokenFigures]
   const { first, turns, besides } = figures
   const firstMs = Object.values(first.threadCpuMs).reduce((sum, ms) => sum + ms, 0)
-  const mostFirstMs = first.encoder === 'fastokens' ? MOST_FIRST_MS.fastokens : MOST_FIRST_MS.others
+  const maxFirstMs = first.encoder === 'fastokens' ? MAX_FIRST_MS.fastokens : MAX_FIRST_MS.others
   const growth = turns.at(-1)!.ms.median / turns[0]!.ms.median
   return {
     row: 'token',
     report: [
       '### Token mode: a turn of 1 KB, without HTTP and engine',
-      timesTable('tokens of history', turns),
-      `### A prompt that comes for the first time, tokenized by ${first.encoder}`,
-      timesTable('tokens', [first]),
+      renderTimes('tokens of history', turns),
+      `### A prompt that arrives for the first time, tokenized by ${first.encoder}`,
+      renderTimes('tokens', [first]),
       '### Short requests while prompts of 128,000 tokens arrive for the first time',
-      table(
+      renderTable(
         ['requests', 'p50 ms', 'p99 ms', 'longest block ms', 'first prompt ms'],
         [
           [
             String(besides.calls),
-            figure(besides.p50Ms),
-            figure(besides.p99Ms),
-            figure(besides.longestBlockMs),
-            figure(besides.firstPromptMs),
+            formatFigure(besides.p50Ms),
+            formatFigure(besides.p99Ms),
+            formatFigure(besides.longestBlockMs),
+            formatFigure(besides.firstPromptMs),
           ],
         ],
       ),
     ].join('\n\n'),
     aims: [
       {
-        what: 'CPU time of a prompt of 100,000 tokens that comes for the first time',
-        wanted: `at most ${mostFirstMs} ms`,
-        measured: `${figure(firstMs)} ms`,
-        met: firstMs <= mostFirstMs,
+        what: 'CPU time of a prompt of 100,000 tokens that arrives for the first time',
+        wanted: `at most ${maxFirstMs} ms`,
+        measured: `${formatFigure(firstMs)} ms`,
+        met: firstMs <= maxFirstMs,
       },
       {
         what: 'a turn in token mode after 128,000 tokens, of one after 2,000',
         wanted: 'below 2 times',
-        measured: `${figure(growth)} times`,
+        measured: `${formatFigure(growth)} times`,
         met: growth < 2,
       },
       {
         what: 'p99 of a short request while a prompt of 128,000 tokens is tokenized for the first time',
         wanted: 'below 20 ms',
-        measured: `${figure(besides.p99Ms)} ms`,
+        measured: `${formatFigure(besides.p99Ms)} ms`,
         met: besides.p99Ms < 20,
       },
     ],
@@ -84,14 +84,14 @@ export const token: Row = async ({ quick }) => {
   }
 }
 
-function timesTable(title: string, times: readonly TokenTimes[]): string {
-  return table(
+function renderTimes(title: string, times: readonly TokenTimes[]): string {
+  return renderTable(
     [title, 'ms', 'min–max', ...THREAD_TITLES.map((thread) => `CPU ms, ${thread}`)],
     times.map(({ tokens, ms, threadCpuMs }) => [
       String(tokens),
-      figure(ms.median),
-      `${figure(ms.min)}–${figure(ms.max)}`,
-      ...threadFigures(threadCpuMs),
+      formatFigure(ms.median),
+      `${formatFigure(ms.min)}–${formatFigure(ms.max)}`,
+      ...formatThreadFigures(threadCpuMs),
     ]),
   )
 }

@@ -2,14 +2,15 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, type Dispatcher, request } from 'undici'
 import { seededRandom } from '../parts/text.ts'
-import { type ChatMessage, type Ending, makeCall } from './call.ts'
-import { checkSession, type RecordedRow, type RecordedTurn, type SeenCall } from './check-session.ts'
+import { type ChatMessage, type Ending, sendAttempt } from './attempt.ts'
+import { type Attempt, checkSession, type RecordedRow, type RecordedTurn } from './check-session.ts'
 import type { SoakWorld } from './world.ts'
 
 export interface SoakCounts {
+  /** Attempts. `--json` files have these names. */
   calls: number
   sessions: number
-  /** Sessions that were never ended. */
+  /** Sessions that their agents never ended. */
   abandoned: number
   longestMs: number
   endings: Record<Ending['kind'], number>
@@ -23,35 +24,37 @@ export interface SoakCounts {
   faults: string[]
 }
 
-export interface AgentsPlan {
+interface AgentsPlan {
   count: number
   untilMs: number
   thinkMs: number
   seed: number
 }
 
-const MAX_CALLS = 11
+const MAX_REQUESTS = 11
 const MAX_TOKENS = 32
-const LEAVING_SHARE = 0.02
-const MAX_STAY_MS = 800
-const MAX_TRIES = 8
+const DISCONNECT_SHARE = 0.02
+const MAX_CONNECTED_MS = 800
+const MAX_ATTEMPTS = 8
 const RETRY_MS = 3_000
 const ABANDONED_SHARE = 0.3
 const DELETED_SHARE = 0.3
 /** The attempts of a trainer's read or change, which must succeed once the proxy is available. */
-const TRAINER_TRIES = 40
+const TRAINER_ATTEMPTS = 40
 
-/** Runs the agents until the deadline; every session is checked, including the last ones. */
+/** Runs the agents until the deadline, and checks every session, including the last ones. */
 export async function runAgents(world: SoakWorld, plan: AgentsPlan, counts: SoakCounts): Promise<void> {
-  await using dispatcher = asDisposable(new Agent({ connections: plan.count, pipelining: 1 }))
+  await using stack = new AsyncDisposableStack()
+  const agent = new Agent({ connections: plan.count, pipelining: 1 })
+  const dispatcher = stack.adopt(agent, () => agent.close())
   const stop = AbortSignal.timeout(Math.max(0, plan.untilMs - Date.now()))
   const runAgent = async (number: number) => {
     const random = seededRandom(plan.seed + number)
-    await rest(plan.thinkMs * random(), stop)
+    await pause(plan.thinkMs * random(), stop)
     for (let session = 0; !stop.aborted; session += 1) {
-      const life = { world, random, thinkMs: plan.thinkMs, stop, dispatcher: dispatcher.value, tally: counts }
+      const context = { world, random, thinkMs: plan.thinkMs, stop, dispatcher, counts }
       const id = `soak-${number}-${session}`
-      await new SoakSession(id, life).run().catch((error) => counts.faults.push(`${id}: ${error.message}`))
+      await new SoakSession(id, context).run().catch((error) => counts.faults.push(`${id}: ${error.message}`))
     }
   }
   await Promise.all(Array.from({ length: plan.count }, (_, number) => runAgent(number)))
@@ -70,46 +73,46 @@ export function createCounts(): SoakCounts {
   }
 }
 
-interface Life {
+interface AgentContext {
   world: SoakWorld
   random: () => number
   thinkMs: number
   stop: AbortSignal
   dispatcher: Dispatcher
-  tally: SoakCounts
+  counts: SoakCounts
 }
 
 class SoakSession {
   readonly #id: string
-  readonly #life: Life
+  readonly #context: AgentContext
   readonly #messages: ChatMessage[] = [{ role: 'system', content: 'You mend programs.' }]
-  readonly #seen: SeenCall[] = []
+  readonly #attempts: Attempt[] = []
 
-  constructor(id: string, life: Life) {
+  constructor(id: string, context: AgentContext) {
     this.#id = id
-    this.#life = life
+    this.#context = context
   }
 
   async run(): Promise<void> {
-    const { random, stop, thinkMs, tally: counts } = this.#life
-    const calls = 1 + Math.floor(random() * MAX_CALLS)
-    for (let number = 0; number < calls && !stop.aborted; number += 1) {
-      if (!(await this.#call(number))) break
-      await rest(thinkMs * (0.5 + random()), stop)
+    const { random, stop, thinkMs, counts } = this.#context
+    const requests = 1 + Math.floor(random() * MAX_REQUESTS)
+    for (let number = 0; number < requests && !stop.aborted; number += 1) {
+      if (!(await this.#sendRequest(number))) break
+      await pause(thinkMs * (0.5 + random()), stop)
     }
     counts.sessions += 1
     await this.#finish()
   }
 
   /**
-   * Retries until there is a response.
+   * Sends a request, and retries it until there is a complete response.
    * @returns whether there is one
    */
-  async #call(number: number): Promise<boolean> {
-    const { random } = this.#life
+  async #sendRequest(number: number): Promise<boolean> {
+    const { random } = this.#context
     this.#messages.push({ role: 'user', content: `${this.#id} call ${number}` })
-    for (let retry = 0; retry < MAX_TRIES; retry += 1) {
-      const ending = await this.#try(retry)
+    for (let retry = 0; retry < MAX_ATTEMPTS; retry += 1) {
+      const ending = await this.#sendAttempt(retry)
       if (ending.kind === 'answered') {
         this.#messages.push({ role: 'assistant', content: random() < 0.5 ? ending.text : ending.text.trim() })
         return true
@@ -120,28 +123,28 @@ class SoakSession {
     return false
   }
 
-  async #try(retry: number): Promise<Ending> {
-    const { world, random, dispatcher, tally: counts } = this.#life
-    const call = {
+  async #sendAttempt(retry: number): Promise<Ending> {
+    const { world, random, dispatcher, counts } = this.#context
+    const attempt = {
       url: `${world.url}/${this.#id}/v1/chat/completions`,
       messages: this.#messages,
       stream: random() < 0.5,
       maxTokens: 1 + Math.floor(random() * MAX_TOKENS),
       retry,
-      leaveAfterMs: random() < LEAVING_SHARE ? Math.floor(random() * MAX_STAY_MS) : undefined,
+      disconnectAfterMs: random() < DISCONNECT_SHARE ? Math.floor(random() * MAX_CONNECTED_MS) : undefined,
     }
     const sentAtMs = Date.now()
-    const ending = await makeCall(call, dispatcher)
+    const ending = await sendAttempt(attempt, dispatcher)
     const atMs = Date.now()
-    const wasAway = world.wasAway(sentAtMs, atMs)
-    this.#seen.push({
+    const wasUnavailable = world.wasUnavailable(sentAtMs, atMs)
+    this.#attempts.push({
       marker: this.#messages.at(-1)!.content,
       ending,
-      wasAway,
-      weights: world.weightsBetween(sentAtMs, atMs),
+      wasUnavailable,
+      weights: world.getWeightVersions(sentAtMs, atMs),
     })
     counts.longestMs = Math.max(counts.longestMs, atMs - sentAtMs)
-    if (ending.kind === 'answered') counts.times.push({ atMs, ms: atMs - sentAtMs, wasAway })
+    if (ending.kind === 'answered') counts.times.push({ atMs, ms: atMs - sentAtMs, wasAway: wasUnavailable })
     counts.calls += 1
     counts.endings[ending.kind] += 1
     if (ending.kind === 'refused') counts.codes[ending.code] = (counts.codes[ending.code] ?? 0) + 1
@@ -150,29 +153,29 @@ class SoakSession {
 
   /** Reads the session as a trainer does. Some sessions are ended before, some deleted after, and some abandoned. */
   async #finish(): Promise<void> {
-    const { random, tally: counts } = this.#life
+    const { random, counts } = this.#context
     const isAbandoned = random() < ABANDONED_SHARE
     const reward = Math.round(random() * 100) / 100
     // If its only request was abandoned before the proxy read it, there may be no session yet.
     let isRewarded = false
     if (isAbandoned) counts.abandoned += 1
     else {
-      isRewarded = (await this.#sendRequest('POST', '/reward', { reward })) !== undefined
-      await this.#sendRequest('POST', '/complete', {})
+      isRewarded = (await this.#sendTrainerRequest('POST', '/reward', { reward })) !== undefined
+      await this.#sendTrainerRequest('POST', '/complete', {})
     }
-    const session = await this.#sendRequest('GET', '')
-    const read = await this.#sendRequest('GET', '/trajectories')
+    const session = await this.#sendTrainerRequest('GET', '')
+    const read = await this.#sendTrainerRequest('GET', '/trajectories')
     if (session === undefined || read === undefined) {
-      if (this.#seen.some(({ ending }) => ending.kind === 'answered'))
-        counts.faults.push(`${this.#id}: had answers, and cannot be read`)
+      if (this.#attempts.some(({ ending }) => ending.kind === 'answered'))
+        counts.faults.push(`${this.#id}: received completions, and cannot be read`)
       return
     }
     const { turns } = session as { turns: RecordedTurn[] }
     const { trajectories } = read as { trajectories: RecordedRow[] }
-    counts.faults.push(...checkSession(turns, trajectories, this.#seen))
+    counts.faults.push(...checkSession(turns, trajectories, this.#attempts))
     if (isRewarded && (session as { reward: number }).reward !== reward)
-      counts.faults.push(`${this.#id}: was given the reward ${reward}, and has another one`)
-    if (!isAbandoned && random() < DELETED_SHARE) await this.#sendRequest('DELETE', '')
+      counts.faults.push(`${this.#id}: the reward is not ${reward}`)
+    if (!isAbandoned && random() < DELETED_SHARE) await this.#sendTrainerRequest('DELETE', '')
   }
 
   /**
@@ -180,11 +183,15 @@ class SoakSession {
    * @returns undefined if the target does not exist
    * @throws Error if the proxy does not respond for a long time
    */
-  async #sendRequest(method: 'GET' | 'POST' | 'DELETE', path: string, body?: object): Promise<unknown> {
-    const { world, dispatcher } = this.#life
+  async #sendTrainerRequest(
+    method: 'GET' | 'POST' | 'DELETE',
+    path: string,
+    body?: object,
+  ): Promise<unknown> {
+    const { world, dispatcher } = this.#context
     const headers = { 'content-type': 'application/json' }
-    let received = ''
-    for (let tries = 0; tries < TRAINER_TRIES; tries += 1) {
+    let failure = ''
+    for (let attempt = 0; attempt < TRAINER_ATTEMPTS; attempt += 1) {
       try {
         const response = await request(`${world.url}/sessions/${this.#id}${path}`, {
           method,
@@ -194,20 +201,16 @@ class SoakSession {
         const text = await response.body.text()
         if (response.statusCode === 200) return JSON.parse(text)
         if (response.statusCode === 404) return undefined
-        received = text
+        failure = text
       } catch (error) {
-        received = String(error)
+        failure = String(error)
       }
       await sleep(RETRY_MS / 2)
     }
-    throw new Error(`${method} ${this.#id}${path}: ${received}`)
+    throw new Error(`${method} ${this.#id}${path}: ${failure}`)
   }
 }
 
-async function rest(ms: number, signal: AbortSignal): Promise<void> {
+async function pause(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, undefined, { signal }).catch(() => {})
-}
-
-function asDisposable(value: Agent): AsyncDisposable & { value: Agent } {
-  return { value, [Symbol.asyncDispose]: () => value.close() }
 }

@@ -1,13 +1,13 @@
-/** Compares what the proxy recorded of a session with what the session's agent received. */
-import type { Ending } from './call.ts'
+/** Compares the record of a session with what its agent received. */
+import type { Ending } from './attempt.ts'
 
 /** One attempt of a request. */
-export interface SeenCall {
+export interface Attempt {
   /** The last message of the prompt, which is unique. */
   marker: string
   ending: Ending
   /** Whether the proxy was unavailable meanwhile. */
-  wasAway: boolean
+  wasUnavailable: boolean
   /** The weight versions of the engines during the request. */
   weights: readonly string[]
 }
@@ -37,27 +37,28 @@ export interface RecordedRow {
 export function checkSession(
   turns: readonly RecordedTurn[],
   rows: readonly RecordedRow[],
-  seen: readonly SeenCall[],
+  attempts: readonly Attempt[],
 ): string[] {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
   return [
     ...turns.flatMap(({ index }, i) => (index === i ? [] : [`turn ${i} has the index ${index}`])),
-    ...seen.flatMap((call) => checkCall(call, byId, rows)),
-    ...checkCounts(turns, seen),
+    ...attempts.flatMap((attempt) => checkAttempt(attempt, byId, rows)),
+    ...checkCounts(turns, attempts),
     ...rows.flatMap((row) => checkRow(row, byId)),
-  ].map((fault) => `${seen[0]?.marker}: ${fault}`)
+  ].map((fault) => `${attempts[0]?.marker}: ${fault}`)
 }
 
-function checkCall(
-  { marker, ending, wasAway, weights }: SeenCall,
+function checkAttempt(
+  { marker, ending, wasUnavailable, weights }: Attempt,
   byId: ReadonlyMap<string, RecordedTurn>,
   rows: readonly RecordedRow[],
 ): string[] {
-  if (ending.kind === 'broken') return wasAway ? [] : [`${marker}: ${ending.how}`]
+  if (ending.kind === 'broken') return wasUnavailable ? [] : [`${marker}: ${ending.reason}`]
   if (ending.kind === 'refused') return ending.code === 'internal' ? [`${marker}: an internal error`] : []
   if (ending.kind === 'left') return []
   const turn = byId.get(ending.turnId)
-  if (turn?.status !== 'completed') return [`${marker}: answered, but ${turn?.status ?? 'not recorded'}`]
+  if (turn?.status !== 'completed')
+    return [`${marker}: a complete response, but the turn is ${turn?.status ?? 'not recorded'}`]
   const faults: string[] = []
   if (turn.completion_text !== ending.text) faults.push(`${marker}: recorded with another text`)
   if (!isSame(turn.completion_token_ids, ending.tokenIds)) faults.push(`${marker}: recorded with other ids`)
@@ -65,27 +66,27 @@ function checkCall(
   // null: the engine was too busy to report it in time.
   if (turn.weight_version_start !== null && !weights.includes(turn.weight_version_start))
     faults.push(`${marker}: sampled by ${turn.weight_version_start}, while engines had ${weights}`)
-  const trained = rows
+  const trainedParts = rows
     .flatMap((row) => row.turns)
     .filter((part) => part.turn_id === turn.turn_id && part.trained)
-  if (trained.length !== 1) faults.push(`${marker}: trains ${trained.length} times`)
+  if (trainedParts.length !== 1) faults.push(`${marker}: trained ${trainedParts.length} times`)
   return faults
 }
 
-/** Checks that every recorded turn was requested, and none is recorded twice. */
-function checkCounts(turns: readonly RecordedTurn[], seen: readonly SeenCall[]): string[] {
-  const tries = new Map<string, number>()
-  const possible = new Map<string, number>()
-  for (const { marker, ending } of seen) {
-    tries.set(marker, (tries.get(marker) ?? 0) + 1)
-    possible.set(marker, (possible.get(marker) ?? 0) + (ending.kind === 'refused' ? 0 : 1))
+/** Checks that the proxy recorded no turn without an attempt, and none twice. */
+function checkCounts(turns: readonly RecordedTurn[], attempts: readonly Attempt[]): string[] {
+  const sentCounts = new Map<string, number>()
+  const possibleCounts = new Map<string, number>()
+  for (const { marker, ending } of attempts) {
+    sentCounts.set(marker, (sentCounts.get(marker) ?? 0) + 1)
+    possibleCounts.set(marker, (possibleCounts.get(marker) ?? 0) + (ending.kind === 'refused' ? 0 : 1))
   }
   return turns.flatMap(({ request_messages: messages, status }) => {
     const marker = messages.at(-1)!.content
-    const left = status === 'completed' ? possible : tries
-    const count = left.get(marker) ?? 0
-    left.set(marker, count - 1)
-    return count > 0 ? [] : [`${marker}: a ${status} turn more than was asked for`]
+    const counts = status === 'completed' ? possibleCounts : sentCounts
+    const count = counts.get(marker) ?? 0
+    counts.set(marker, count - 1)
+    return count > 0 ? [] : [`${marker}: one ${status} turn more than attempts`]
   })
 }
 

@@ -1,5 +1,6 @@
 /**
- * Hostile agents of a soak, beside regular ones: they run in a part of each leg, so that both times can be compared.
+ * Hostile agents of a soak, beside regular ones: they run in half of each leg, so that latencies with and without them can
+ * be compared.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, request } from 'undici'
@@ -10,8 +11,8 @@ import type { SoakWorld } from './world.ts'
 /** The number of parts of a leg; hostile agents run in every second one. */
 const PARTS = 6
 const PAUSE_MS = 2_000
-/** The timeout also applies to requests that are never answered, such as incomplete ones. */
-const PATIENCE_MS = 10_000
+/** Requests without a response time out, too, such as incomplete ones. */
+const TIMEOUT_MS = 10_000
 
 export interface HostileCounts {
   calls: number
@@ -37,26 +38,26 @@ export async function runHostile(
   const dispatcher = new Agent({ pipelining: 0 })
   const runOne = async (number: number) => {
     const random = seededRandom(seed + 1_000_003 * (number + 1))
-    for (let call = 0; Date.now() < untilMs; call += 1) {
+    for (let index = 0; Date.now() < untilMs; index += 1) {
       await sleep(PAUSE_MS * (0.5 + random()))
       if (!isHostileTime(legs, Date.now())) continue
       const body = ATTACKS[Math.floor(random() * ATTACKS.length)]!(random)
-      const status = await send(`${world.url}/hostile-${number}-${call}/v1/chat/completions`, body)
+      const status = await send(`${world.url}/hostile-${number}-${index}/v1/chat/completions`, body)
       counts.calls += 1
       counts.statuses[status] = (counts.statuses[status] ?? 0) + 1
-      if (status === 500) counts.faults.push(`hostile-${number}-${call}: an internal error`)
+      if (status === 500) counts.faults.push(`hostile-${number}-${index}: an internal error`)
     }
   }
   await Promise.all(Array.from({ length: count }, (_, number) => runOne(number)))
   await dispatcher.destroy()
 
-  async function send(url: string, { text, headers, leaveAfterMs = PATIENCE_MS }: Attack): Promise<number> {
+  async function send(url: string, { text, headers, timeoutMs = TIMEOUT_MS }: Attack): Promise<number> {
     try {
       const { statusCode, body } = await request(url, {
         method: 'POST',
         headers: { 'content-type': 'application/json', ...headers },
         body: text,
-        signal: AbortSignal.timeout(leaveAfterMs),
+        signal: AbortSignal.timeout(timeoutMs),
         dispatcher,
       })
       await body.dump({ limit: Number.MAX_SAFE_INTEGER })
@@ -70,37 +71,37 @@ export async function runHostile(
 interface Attack {
   text: string
   headers?: Record<string, string>
-  leaveAfterMs?: number
+  timeoutMs?: number
 }
 
-const createCall = (messages: unknown, more: object = {}): string =>
-  JSON.stringify({ model: 'soak', messages, max_tokens: 2, ...more })
+const createBody = (messages: unknown, fields: object = {}): string =>
+  JSON.stringify({ model: 'soak', messages, max_tokens: 2, ...fields })
 const user = (content: unknown) => [{ role: 'user', content }]
 
 const ATTACKS: readonly ((random: () => number) => Attack)[] = [
   // Very many new messages.
   (random) => ({
-    text: createCall(
+    text: createBody(
       Array.from({ length: 5_000 }, (_, index) => ({ role: 'user', content: `${random()} ${index}` })),
     ),
   }),
   // One long text of the beginnings of markup, of white space, and of one letter.
-  () => ({ text: createCall(user('<'.repeat(1_000_000))) }),
-  () => ({ text: createCall(user(' \n'.repeat(1_000_000))) }),
-  (random) => ({ text: createCall(user(`${random()}${'a'.repeat(2_000_000)}`)) }),
+  () => ({ text: createBody(user('<'.repeat(1_000_000))) }),
+  () => ({ text: createBody(user(' \n'.repeat(1_000_000))) }),
+  (random) => ({ text: createBody(user(`${random()}${'a'.repeat(2_000_000)}`)) }),
   // Deeply nested and very many values.
   () => ({ text: '['.repeat(1_000_000) }),
-  () => ({ text: createCall(JSON.parse(`${'[[{"a":'.repeat(90)}1${'}]]'.repeat(90)}`)) }),
+  () => ({ text: createBody(JSON.parse(`${'[[{"a":'.repeat(90)}1${'}]]'.repeat(90)}`)) }),
   () => ({ text: `{"model":"soak","messages":[${'{},'.repeat(200_000)}{}]}` }),
   // An invalid image.
   () => ({
-    text: createCall(
+    text: createBody(
       user([{ type: 'image_url', image_url: { url: `data:image/jpeg;base64,/9j/${'A'.repeat(500_000)}` } }]),
     ),
   }),
   // Arguments of a tool call that are one long text and not JSON, and stop strings.
   () => ({
-    text: createCall([
+    text: createBody([
       ...user('Go on.'),
       {
         role: 'assistant',
@@ -113,18 +114,18 @@ const ATTACKS: readonly ((random: () => number) => Attack)[] = [
     ]),
   }),
   () => ({
-    text: createCall(user('Stop.'), {
+    text: createBody(user('Stop.'), {
       stop: Array.from({ length: 4 }, (_, index) => `${index}`.repeat(50_000)),
     }),
   }),
   // Sends a request and disconnects; declares a retry of a request that was never sent.
   (random) => ({
-    text: createCall(user(`${random()}`), { stream: true, max_tokens: 200 }),
-    leaveAfterMs: Math.floor(random() * 300),
+    text: createBody(user(`${random()}`), { stream: true, max_tokens: 200 }),
+    timeoutMs: Math.floor(random() * 300),
   }),
-  (random) => ({ text: createCall(user(`${random()}`)), headers: { 'x-stainless-retry-count': '7' } }),
+  (random) => ({ text: createBody(user(`${random()}`)), headers: { 'x-stainless-retry-count': '7' } }),
   // Fills a session with one request.
   (random) => ({
-    text: createCall(Array.from({ length: 40 }, () => user(`${random()}${'é'.repeat(20_000)}`)[0])),
+    text: createBody(Array.from({ length: 40 }, () => user(`${random()}${'é'.repeat(20_000)}`)[0])),
   }),
 ]

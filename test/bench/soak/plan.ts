@@ -14,7 +14,7 @@ export interface SoakPlan {
   durability: Durability
 }
 
-export interface Times {
+interface Times {
   legs: readonly Leg[]
   /** The mean time between two requests of an agent, in which its tools run. */
   thinkMs: number
@@ -32,7 +32,7 @@ export interface Leg {
   toMs: number
 }
 
-export const MODES = [
+const MODES = [
   { mode: 'local', prompts: 'chat' },
   { mode: 'relay', prompts: 'chat' },
   { mode: 'local', prompts: 'token' },
@@ -42,14 +42,14 @@ export const MODES = [
 /** The first round warms up; the last is compared with the second. */
 export const ROUNDS = 3
 /** Shorter runs have one round, and cannot show growth. */
-export const PROOF_S = 1_800
+const MIN_GROWTH_S = 1_800
 
 /**
  * Computes the times.
  * @param fromMs the start; all times are in milliseconds since 1970
  */
 export function getTimes({ seconds, sessions, callsPerSecond }: SoakPlan, fromMs: number): Times {
-  const rounds = seconds < PROOF_S ? 1 : ROUNDS
+  const rounds = seconds < MIN_GROWTH_S ? 1 : ROUNDS
   const legMs = (seconds * 1_000) / (rounds * MODES.length)
   const legs = Array.from({ length: rounds * MODES.length }, (_, index) => ({
     round: 1 + Math.floor(index / MODES.length),
@@ -61,6 +61,6 @@ export function getTimes({ seconds, sessions, callsPerSecond }: SoakPlan, fromMs
   return { legs, thinkMs, ttlS: Math.ceil((2.5 * thinkMs) / 1_000) + 30 }
 }
 
-export function getName({ mode, prompts }: Pick<Leg, 'mode' | 'prompts'>): string {
+export function getLegName({ mode, prompts }: Pick<Leg, 'mode' | 'prompts'>): string {
   return `${mode}, ${prompts} mode`
 }

@@ -1,11 +1,11 @@
 /** The measurements of a soak, and whether they grow. */
 import { statSync } from 'node:fs'
-import { rssMib } from '../parts/proc-stat.ts'
+import { getRssMib } from '../parts/proc-stat.ts'
 import { quantile } from '../parts/statistics.ts'
-import { getName, type Leg, ROUNDS } from './plan.ts'
+import { getLegName, type Leg, ROUNDS } from './plan.ts'
 import type { SoakWorld } from './world.ts'
 
-export interface Sample {
+interface Sample {
   atMs: number
   /** Memory of the proxy; NaN while it is unavailable. */
   proxyMib: number
@@ -15,7 +15,7 @@ export interface Sample {
   fileMib: number
 }
 
-/** The share at the end of each leg that is evaluated, when its last proxy has run for a while. */
+/** The evaluated share at the end of each leg, when its last proxy has run for a while. */
 const END_SHARE = 0.25
 
 export class Sampler implements Disposable {
@@ -27,8 +27,8 @@ export class Sampler implements Disposable {
       const { proxy, others } = world.pids
       this.samples.push({
         atMs: Date.now(),
-        proxyMib: proxy === undefined ? Number.NaN : rssMib(proxy),
-        othersMib: others.reduce((sum, pid) => sum + (rssMib(pid) || 0), 0),
+        proxyMib: proxy === undefined ? Number.NaN : getRssMib(proxy),
+        othersMib: others.reduce((sum, pid) => sum + (getRssMib(pid) || 0), 0),
         fileMib: (getSize(db) + getSize(`${db}-wal`)) / 2 ** 20,
       })
     }, everyMs)
@@ -43,7 +43,7 @@ function getSize(path: string): number {
   return statSync(path, { throwIfNoEntry: false })?.size ?? 0
 }
 
-export interface Growth {
+interface Growth {
   what: string
   second: number
   last: number
@@ -52,14 +52,14 @@ export interface Growth {
   allowed: number
 }
 
-export interface Measured {
+export interface Measurements {
   legs: readonly Leg[]
   samples: readonly Sample[]
   times: readonly { atMs: number; ms: number }[]
 }
 
 /** Compares the last round with the second one. Empty for a soak with fewer rounds. */
-export function computeGrowth({ legs, samples, times }: Measured): Growth[] {
+export function computeGrowth({ legs, samples, times }: Measurements): Growth[] {
   const last = legs.filter(({ round }) => round === ROUNDS)
   const second = legs.filter(({ round }) => round === 2)
   if (last.length === 0) return []
@@ -83,7 +83,7 @@ export function computeGrowth({ legs, samples, times }: Measured): Growth[] {
     ...last.map((leg, index) => {
       const unit = 'MiB'
       return {
-        what: `RSS, ${getName(leg)}`,
+        what: `RSS, ${getLegName(leg)}`,
         second: memory(second[index]!),
         last: memory(leg),
         unit,

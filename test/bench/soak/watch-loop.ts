@@ -4,9 +4,9 @@
  */
 import { isMainThread } from 'node:worker_threads'
 
-export const STALL_LIMIT_MS = 200
+const STALL_LIMIT_MS = 200
 
-const LOOK_MS = 25
+const SAMPLE_MS = 25
 
 // The threads of the program load this file, too.
 if (isMainThread && process.send) {
@@ -17,11 +17,11 @@ if (isMainThread && process.send) {
 
 function watch(): void {
   let last = process.threadCpuUsage()
-  const look = () => {
+  const sample = () => {
     const { user, system } = process.threadCpuUsage(last)
     const ms = (user + system) / 1_000
     if (ms > STALL_LIMIT_MS && process.connected) process.send!({ stallMs: ms })
     last = process.threadCpuUsage()
   }
-  setInterval(look, LOOK_MS).unref()
+  setInterval(sample, SAMPLE_MS).unref()
 }

@@ -1,34 +1,34 @@
-/** The processes of a soak, and how they are killed: engines, workers, and the proxy in the mode of its leg. */
+/** The processes of a soak: engines, workers, and the proxy in the mode of its leg. */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { Forwarder } from '../../helpers/forwarder.ts'
 import { freePort } from '../../helpers/free-port.ts'
+import { LAUNCHER } from '../../helpers/llm-proxy.ts'
 import { until } from '../../helpers/until.ts'
 import type { Child, Children } from '../parts/children.ts'
 import type { Leg } from './plan.ts'
 
 export type Durability = 'power' | 'process'
 
-export interface WorldOptions {
+interface WorldOptions {
   db: string
   ttlS: number
   durability: Durability
   workers: number
 }
 
-/** A time in which requests may break without a fault. */
+/** An interval in which the proxy is unavailable: a broken request is not a fault. */
 interface Outage {
   fromMs: number
-  /** The end; absent while the outage lasts. */
+  /** Absent while the outage lasts. */
   toMs?: number
 }
 
-const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
-const WATCH = join(import.meta.dirname, 'watch-loop.ts')
+const WATCH_LOOP = join(import.meta.dirname, 'watch-loop.ts')
 const ENGINES = 2
 const TOKENS_PER_SECOND = 50
 const DRAIN_S = 20
-/** A worker without its proxy waits this long for its return; stopping the processes takes longer. */
+/** How long a worker waits for its proxy to return; stopping the processes takes longer. */
 const WORKER_GRACE = '10s'
 /** A shared machine may be slow to start a process. */
 const READY_MS = 300_000
@@ -85,12 +85,12 @@ export class SoakWorld {
   }
 
   /** Returns whether the proxy was unavailable at any time in the interval. */
-  wasAway(fromMs: number, toMs: number): boolean {
+  wasUnavailable(fromMs: number, toMs: number): boolean {
     return this.#outages.some((outage) => outage.fromMs <= toMs && (outage.toMs ?? toMs) >= fromMs)
   }
 
   /** Returns the weight versions that engines had at any time in the interval. */
-  weightsBetween(fromMs: number, toMs: number): string[] {
+  getWeightVersions(fromMs: number, toMs: number): string[] {
     return this.#versions
       .filter(
         ({ fromMs: sinceMs }, index) =>
@@ -105,8 +105,8 @@ export class SoakWorld {
   }
 
   /** Stops the proxy gracefully, and starts it in the leg's mode. */
-  async begin(leg: Leg): Promise<void> {
-    await this.#stopProxy(async () => {
+  async startLeg(leg: Leg): Promise<void> {
+    await this.#runOutage(async () => {
       const before = this.#proxy
       this.#proxy = undefined
       for (const child of [before, ...this.#workers.splice(0)]) if (child) await this.#stop(child)
@@ -119,7 +119,7 @@ export class SoakWorld {
 
   async killProxy(): Promise<void> {
     this.kills.proxy += 1
-    await this.#stopProxy(async () => {
+    await this.#runOutage(async () => {
       const proxy = this.#proxy
       this.#proxy = undefined
       if (proxy) await kill(proxy)
@@ -170,11 +170,12 @@ export class SoakWorld {
     if (!response.ok) this.faults.push(`POST ${url}: ${response.status} ${text}`)
   }
 
-  async #stopProxy(work: () => Promise<void>): Promise<void> {
+  /** Runs `work`, during which the proxy is unavailable. */
+  async #runOutage(work: () => Promise<void>): Promise<void> {
     this.#outages.push({ fromMs: Date.now() })
     await work()
     // An earlier attempt may have failed to start a proxy.
-    for (const open of this.#outages) open.toMs ??= Date.now()
+    for (const outage of this.#outages) outage.toMs ??= Date.now()
   }
 
   async #startProxy(): Promise<void> {
@@ -183,17 +184,17 @@ export class SoakWorld {
     const args = ['--mode', mode, '--port', String(this.#ports.proxy), '--db', db, '--log-level', 'error']
     if (mode === 'local') args.push(...this.#engineArgs())
     if (prompts === 'token') args.push('--tokenizer', 'embedded')
-    const kept = ['--session-ttl', `${ttlS}s`, '--durability', durability]
+    const storeOptions = ['--session-ttl', `${ttlS}s`, '--durability', durability]
     const proxy = await this.#children.start({
       name: 'llm-proxy',
-      args: ['--import', WATCH, LAUNCHER, 'serve', ...args, ...kept],
+      args: ['--import', WATCH_LOOP, LAUNCHER, 'serve', ...args, ...storeOptions],
       ipc: true,
       readyMs: READY_MS,
     })
     this.#proxy = proxy
     proxy.process.on('message', ({ stallMs }: { stallMs: number }) => this.stallsMs.push(stallMs))
     proxy.process.once('exit', (code, signal) => {
-      if (this.#proxy === proxy) this.faults.push(`the proxy ended by itself: ${code ?? signal}`)
+      if (this.#proxy === proxy) this.faults.push(`the proxy exited unexpectedly: ${code ?? signal}`)
     })
     proxy.process.send('watch')
   }

@@ -1,12 +1,12 @@
-/** Checks of the commands with which users examine their setup, in front of a real engine. */
+/** Checks of `verify` and `doctor` with a real engine. */
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { runLlmProxy } from '../../helpers/llm-proxy.ts'
+import { getJson } from './check-session.ts'
 import type { Mode } from './proxies.ts'
-import { getJson } from './record.ts'
 
 /**
- * Checks that `verify`, which has the engine score recorded turns again, finds the same logprobs.
+ * Checks that `verify` finds the same logprobs when the engine scores recorded turns again.
  * @param turns recorded turns per mode
  */
 export async function checkVerify(
@@ -40,27 +40,28 @@ export async function checkVerify(
 }
 
 /**
+ * Checks that `doctor` finds no problem, in chat mode and in token mode.
  * @param model the model's directory, for token mode
- * @param logprobs the logprobs mode that doctor measures for an engine without a declared one
+ * @param logprobs matches the logprobs mode that doctor measures
  */
 export async function checkDoctor(
   t: Test,
   engineUrl: string,
   { model, folder, logprobs }: { model: string; folder: string; logprobs: RegExp },
 ): Promise<void> {
-  const check = async (token: readonly string[]) => {
-    const db = ['--db', join(folder, `doctor${token.length}.db`)]
-    const args = ['doctor', '--json', '--port', '0', ...db, '--engine-url', engineUrl, ...token]
+  const check = async (tokenArgs: readonly string[]) => {
+    const db = ['--db', join(folder, `doctor${tokenArgs.length}.db`)]
+    const args = ['doctor', '--json', '--port', '0', ...db, '--engine-url', engineUrl, ...tokenArgs]
     const { code, stdout, stderr } = await runLlmProxy(args)
     const findings = JSON.parse(stdout) as { about: string; state: string; seen: string }[]
-    t.equal(code, 0, `${token[0] ?? 'chat mode'}: ${stderr}`)
+    t.equal(code, 0, `${tokenArgs[0] ?? 'chat mode'}: ${stderr}`)
     const engine = findings.find(({ about }) => about.startsWith('engine'))
     t.match(engine, { state: 'ok', seen: /ids and logprobs/ }, 'the engine reports ids and logprobs')
     t.match(
       findings.find(({ about }) => about === 'logprobs'),
       { state: 'ok', seen: logprobs },
     )
-    if (token.length > 0)
+    if (tokenArgs.length > 0)
       t.match(
         findings.find(({ about }) => about === 'token mode'),
         { state: 'ok' },

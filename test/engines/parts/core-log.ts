@@ -1,4 +1,4 @@
-/** What an engine's core received and sampled, as logged by the plugin in its process. */
+/** The requests and samples of an engine's core, as logged by the plugin in its process. */
 import { existsSync, openSync, readSync } from 'node:fs'
 
 /** One line of the log; `vllm/plugin/core_log.py` describes the fields. */
@@ -16,9 +16,9 @@ type Line =
     }
 
 /**
- * One request to the core. Ids sampled after a stop string or an abort are left out, because no client received them.
+ * One request to the core, without ids that the core sampled after a stop string or an abort: no client received them.
  */
-export interface CoreCall {
+export interface CoreRequest {
   prompt: readonly number[]
   params: Record<string, unknown>
   lora: string | null
@@ -37,9 +37,9 @@ const CHUNK_BYTES = 1 << 20
 /** A log that grows while it is read. */
 export class CoreLog {
   readonly #path: string
-  readonly #calls = new Map<string, CoreCall>()
-  /** Requests by their prompt ids, in order: thousands of turns are looked up among thousands of requests. */
-  readonly #prompted = new Map<string, CoreCall[]>()
+  readonly #requests = new Map<string, CoreRequest>()
+  /** Requests by their prompt ids, in order: a test looks up thousands of turns among thousands of requests. */
+  readonly #byPrompt = new Map<string, CoreRequest[]>()
   #offset = 0
   #rest = Buffer.alloc(0)
   #file: number | undefined
@@ -49,26 +49,26 @@ export class CoreLog {
   }
 
   /** Returns all requests logged so far, in order. Objects returned earlier are updated in place. */
-  calls(): CoreCall[] {
+  requests(): CoreRequest[] {
     this.#read()
-    return [...this.#calls.values()]
+    return [...this.#requests.values()]
   }
 
   /**
-   * @param fits chooses among several requests with the same short prompt and completion; the last match wins
+   * @param fits selects among several requests with the same prompt and completion; the last match wins
    * @returns the last request with this prompt whose completion begins with these ids
    */
   find(
     prompt: readonly number[],
     ids: readonly number[],
-    fits: (call: CoreCall) => boolean = () => true,
-  ): CoreCall | undefined {
+    fits: (request: CoreRequest) => boolean = () => true,
+  ): CoreRequest | undefined {
     this.#read()
     const sampled = ids.join()
-    const alike = this.#prompted
+    const candidates = this.#byPrompt
       .get(prompt.join())
-      ?.filter((call) => call.ids.slice(0, ids.length).join() === sampled)
-    return alike?.findLast(fits) ?? alike?.at(-1)
+      ?.filter((request) => request.ids.slice(0, ids.length).join() === sampled)
+    return candidates?.findLast(fits) ?? candidates?.at(-1)
   }
 
   #read(): void {
@@ -85,14 +85,14 @@ export class CoreLog {
       const end = bytes.lastIndexOf('\n') + 1
       this.#rest = Buffer.from(bytes.subarray(end))
       for (const line of bytes.toString('utf8', 0, end).split('\n'))
-        if (line !== '') this.#take(JSON.parse(line))
+        if (line !== '') this.#add(JSON.parse(line))
     }
   }
 
-  #take(line: Line): void {
+  #add(line: Line): void {
     if ('asked' in line) {
       const { asked, prompt, params, lora } = line
-      const call = {
+      const request = {
         prompt,
         params,
         lora,
@@ -103,20 +103,20 @@ export class CoreLog {
         stop: null,
         lastAtMs: 0,
       }
-      this.#calls.set(asked, call)
-      const prompted = prompt.join()
-      const alike = this.#prompted.get(prompted)
-      if (alike) alike.push(call)
-      else this.#prompted.set(prompted, [call])
+      this.#requests.set(asked, request)
+      const key = prompt.join()
+      const candidates = this.#byPrompt.get(key)
+      if (candidates) candidates.push(request)
+      else this.#byPrompt.set(key, [request])
       return
     }
-    const call = this.#calls.get(line.sampled)
-    if (call === undefined) return
-    call.lastAtMs = line.at * 1_000
+    const request = this.#requests.get(line.sampled)
+    if (request === undefined) return
+    request.lastAtMs = line.at * 1_000
     if (!line.heard) return
-    call.ids.push(...line.ids)
-    call.logprobs.push(...(line.logprobs ?? []))
-    call.weights.push(...line.ids.map(() => line.weights))
-    if (line.finish !== null) Object.assign(call, { finish: line.finish, stop: line.stop })
+    request.ids.push(...line.ids)
+    request.logprobs.push(...(line.logprobs ?? []))
+    request.weights.push(...line.ids.map(() => line.weights))
+    if (line.finish !== null) Object.assign(request, { finish: line.finish, stop: line.stop })
   }
 }

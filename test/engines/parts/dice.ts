@@ -1,4 +1,4 @@
-/** Random choices that a seed reproduces, and texts that are hard on tokenizers, templates and parsers. */
+/** Reproducible random choices, and texts that are difficult for tokenizers, templates and parsers. */
 import { seededRandom } from '../../bench/parts/text.ts'
 
 const WORDS = (
@@ -8,8 +8,8 @@ const WORDS = (
 ).split(' ')
 const WHITE = ['\n', '\n\n', '  ', ' \t', '\r\n', '\u00a0', '\u2028', '\ufffd']
 const MARKUP = ['<|im_end|>', '<|im_start|>user', '<tool_call>', '<think>', '</think>', '<|endoftext|>']
-const ODD = [...WHITE, ...MARKUP]
-const ODD_SHARE = 0.08
+const SPECIAL = [...WHITE, ...MARKUP]
+const SPECIAL_SHARE = 0.08
 
 export class Dice {
   readonly #random: () => number
@@ -18,9 +18,9 @@ export class Dice {
     this.#random = seededRandom(seed)
   }
 
-  /** Returns an integer from `least` to `most`, both included. */
-  int(least: number, most: number): number {
-    return least + Math.floor(this.#random() * (most - least + 1))
+  /** Returns an integer from `min` to `max`, inclusive. */
+  int(min: number, max: number): number {
+    return min + Math.floor(this.#random() * (max - min + 1))
   }
 
   chance(share: number): boolean {
@@ -31,8 +31,10 @@ export class Dice {
     return list[this.int(0, list.length - 1)]!
   }
 
-  text(mostWords: number): string {
-    const count = this.int(1, mostWords)
-    return Array.from({ length: count }, () => this.pick(this.chance(ODD_SHARE) ? ODD : WORDS)).join(' ')
+  text(maxWords: number): string {
+    const count = this.int(1, maxWords)
+    return Array.from({ length: count }, () => this.pick(this.chance(SPECIAL_SHARE) ? SPECIAL : WORDS)).join(
+      ' ',
+    )
   }
 }

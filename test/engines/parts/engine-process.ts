@@ -2,7 +2,7 @@
 import { createWriteStream, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ended, type PipedProcess, startChild } from '../../helpers/children.ts'
+import { type PipedProcess, startChild, waitForExit } from '../../helpers/children.ts'
 import { CoreLog } from './core-log.ts'
 
 const START_MS = 400_000
@@ -19,14 +19,14 @@ const CPU_ENVIRONMENT = {
 }
 
 /**
- * Returns, split into words, the first command of a program that docs/engines.md shows in a code block; `NAME=value`
- * may precede it.
+ * Reads the first command of a program from the code blocks of docs/engines.md, split into words. `NAME=value` may
+ * precede it.
  */
-export function documentedCommand(program: string): { env: Record<string, string>; words: string[] } {
+export function readDocumentedCommand(program: string): { env: Record<string, string>; words: string[] } {
   const page = readFileSync(join(import.meta.dirname, '../../../docs/engines.md'), 'utf8')
   const blocks = [...page.matchAll(/(?:^ {4}.*\n)+/gm)].map(([block]) => block.replaceAll('\\\n', ' ').trim())
   const command = blocks.find((block) => new RegExp(`^(\\w+=\\S+ )*${program} `).test(block))
-  if (command === undefined) throw new Error(`docs/engines.md shows no command of ${program}`)
+  if (command === undefined) throw new Error(`docs/engines.md has no command of ${program}`)
   const words = command.split(/\s+/)
   const first = words.findIndex((word) => !word.includes('='))
   const env = Object.fromEntries(words.slice(0, first).map((word) => word.split('=', 2)))
@@ -34,7 +34,7 @@ export function documentedCommand(program: string): { env: Record<string, string
 }
 
 export interface EngineOptions {
-  /** Directory for the engine's logs; it belongs to the test. */
+  /** The test's directory for the engine's logs. */
   folder: string
   port: number
   command: string
@@ -46,7 +46,7 @@ export interface EngineOptions {
 export class EngineProcess {
   readonly url: string
   readonly core: CoreLog
-  /** While this file exists, vLLM's outputs have routed experts. */
+  /** While this file exists, outputs of vLLM contain routed experts. */
   readonly expertsFile: string
   readonly #options: EngineOptions
   readonly #coreLog: string
@@ -63,7 +63,7 @@ export class EngineProcess {
   }
 
   /**
-   * Starts the engine on the same port each time and returns when it serves.
+   * Starts the engine, on the same port each time, and returns when it serves.
    * @param flags in addition to the default ones
    */
   async start(flags: readonly string[] = []): Promise<void> {
@@ -90,10 +90,10 @@ export class EngineProcess {
     const child = this.#child
     if (child === undefined || child.exitCode !== null || child.signalCode !== null) return
     process.kill(-child.pid!, 'SIGKILL')
-    await ended(child)
+    await waitForExit(child)
   }
 
-  /** Sends a POST to one of the engine's own routes. @returns the parsed JSON response, or null */
+  /** Sends a POST request to the engine. @returns the parsed response, or null */
   async post(path: string, body: object = {}): Promise<unknown> {
     // A new connection: vLLM closes idle ones after seconds, possibly just as one is reused.
     const headers = { 'content-type': 'application/json', connection: 'close' }

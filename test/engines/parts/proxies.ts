@@ -2,18 +2,18 @@
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
-import { ended, waitForOutput } from '../../helpers/children.ts'
+import { waitForExit, waitForOutput } from '../../helpers/children.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
 import { until } from '../../helpers/until.ts'
-import { getJson } from './record.ts'
+import { getJson } from './check-session.ts'
 
 export interface Mode {
   name: string
   /** Base URL of the proxy. */
   url: string
   /**
-   * How often the proxy, or the worker, has logged that the engine was unhealthy or that the worker's connection was lost.
-   * The weight version is forgotten then, and in no other case.
+   * Counts the logs of the proxy or the worker that the engine was unhealthy or the worker was disconnected. Only then
+   * the proxy discards the weight version.
    */
   countInterruptions(): number
 }
@@ -30,7 +30,7 @@ export function startModes(t: Test, engine: Engine, folder: string): Promise<Mod
 }
 
 /**
- * Starts proxies of token mode: local, then relay. They stop when the test ends.
+ * Starts proxies in token mode: local, then relay. They stop when the test ends.
  * @param flags of the proxies, such as `--continue-responses`
  */
 export function startTokenModes(
@@ -52,7 +52,7 @@ async function startNamedModes(
   flags: readonly string[] = [],
 ): Promise<Mode[]> {
   const token = ['--tokenizer', engine.model, '--context-length', String(engine.contextLength)]
-  // Responses of vLLM do not report the weight version, so a frequent health check has to see a replacement before the
+  // Responses of vLLM do not report the weight version, so a frequent health check must see a replacement before the
   // request ends.
   const often = ['--health-interval', '500ms']
   const modeArgs: Record<ModeName, string[]> = {
@@ -103,7 +103,7 @@ async function startCommand(
   })
   t.teardown(() => {
     child.kill('SIGKILL')
-    return ended(child)
+    return waitForExit(child)
   })
   return waitForOutput(child.stdout, ready)
 }
@@ -114,13 +114,13 @@ interface EngineState {
   unavailable?: string
 }
 
-/** Returns the engine, or the worker in front of it, as the proxy reports it. */
+/** Returns the state of the engine, or of the worker in front of it, as the proxy reports it. */
 export async function getEngine({ url }: Mode): Promise<EngineState> {
   const { engines, workers } = await getJson(`${url}/health`)
   return (engines ?? workers)[0]
 }
 
-/** Waits until the proxy has seen this weight version. */
-export async function untilWeights(mode: Mode, version: string): Promise<void> {
+/** Waits until the proxy reports this weight version. */
+export async function waitForWeights(mode: Mode, version: string): Promise<void> {
   await until(async () => (await getEngine(mode)).weight_version === version)
 }

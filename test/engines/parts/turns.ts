@@ -1,30 +1,30 @@
-/** Random agents of every dialect, through every mode: recorded turns equal the requests and samples of the core. */
+/** Random agents of every dialect in every mode: recorded turns equal the requests and samples of the core. */
 import type { Test } from 'tap'
-import { AGENTS, type Asked } from './agents.ts'
-import type { CoreCall, CoreLog } from './core-log.ts'
+import { AGENTS, type RequestOptions } from './agents.ts'
+import { checkSession, type SentRequest } from './check-session.ts'
+import type { CoreLog, CoreRequest } from './core-log.ts'
 import { Dice } from './dice.ts'
 import type { Mode } from './proxies.ts'
-import { checkSession, type MadeCall } from './record.ts'
 
 const DIALECTS = Object.keys(AGENTS)
-const MOST_TURNS = 7
+const MAX_TURNS = 7
 /** Concurrent agents per mode. */
-const AT_ONCE = 4
-const LONGEST = 160
-const TRIES = 3
+const CONCURRENCY = 4
+const MAX_TOKENS = 160
+const ATTEMPTS = 3
 /**
- * Share of turns. One request with a `top_p` makes the engine sort the vocabulary for the whole batch, most of a step's
- * time on a CPU. These requests therefore come first, together.
+ * Share of turns. One request with a `top_p` makes the engine sort the vocabulary for the complete batch, which takes
+ * most of a step on a CPU. The agents therefore send these requests first, together.
  */
-const WITH_TOP_P = 0.2
+const TOP_P_SHARE = 0.2
 
 interface Conversation {
   sessionId: string
-  made: MadeCall[]
-  /** Error of its agent, which ended the conversation. */
-  failed?: string
-  /** Whether vLLM has sampled a completion that it cannot serialize. */
-  isUnwritten?: boolean
+  sent: SentRequest[]
+  /** The agent's error, which ended the conversation. */
+  error?: string
+  /** Whether vLLM sampled a completion that it cannot serialize. */
+  isUnserializable?: boolean
 }
 
 /**
@@ -41,7 +41,7 @@ export async function checkTurns(
   let round = seed
   do {
     const all = await Promise.all(
-      modes.map((mode, index) => converse(mode, turns, round + index * 1_000_003)),
+      modes.map((mode, index) => runConversations(mode, turns, round + index * 1_000_003)),
     )
     for (const [index, mode] of modes.entries())
       await t.test(`${mode.name}, seed ${round}`, (t) =>
@@ -59,32 +59,33 @@ async function checkConversations(
   turns: number,
 ): Promise<void> {
   let [exact, tokens, unversioned] = [0, 0, 0]
-  for (const { sessionId, made, failed } of conversations) {
-    if (failed !== undefined) t.fail(`${sessionId}: turn ${made.length} failed: ${failed}`)
-    const verdict = await checkSession(url, sessionId, made, core, { mayNotKnowWeights: true })
-    t.strictSame(verdict.wrong, [], `${sessionId}: ${made.length} turns, ${verdict.tokens} tokens`)
+  for (const { sessionId, sent, error } of conversations) {
+    if (error !== undefined) t.fail(`${sessionId}: turn ${sent.length} failed: ${error}`)
+    const verdict = await checkSession(url, sessionId, sent, core, { allowsUnknownWeights: true })
+    t.strictSame(verdict.wrong, [], `${sessionId}: ${sent.length} turns, ${verdict.tokens} tokens`)
     if (verdict.wrong.length === 0) exact += verdict.turns
     tokens += verdict.tokens
     unversioned += verdict.unversioned
   }
   t.comment(`${name}: ${exact} turns exact, ${tokens} tokens`)
   t.equal(exact, turns, 'every turn')
-  // The weights are unknown only to a proxy that has missed health checks, as on a busy machine; the proxy logs this.
+  // A proxy knows the weights unless it misses health checks, as on a busy machine, which it logs.
   t.ok(
     unversioned === 0 || countInterruptions() > 0,
     `${unversioned} turns of unknown weights, ${countInterruptions()} interruptions`,
   )
 }
 
-/** Proves that the check detects planted mismatches. */
-export async function checkTheCheck(t: Test, mode: Mode, core: CoreLog): Promise<void> {
-  // A busy machine may miss a health check of its engine: the weights are unknown then.
-  for (let tries = 1; tries <= TRIES; tries += 1)
-    if (await control(t, mode, core, { sessionId: `control-${tries}`, isLast: tries === TRIES })) return
+/** Checks that `checkSession` detects planted mismatches. */
+export async function checkPlantedMismatches(t: Test, mode: Mode, core: CoreLog): Promise<void> {
+  // After a missed health check, as on a busy machine, the weights are unknown.
+  for (let attempt = 1; attempt <= ATTEMPTS; attempt += 1)
+    if (await checkControl(t, mode, core, { sessionId: `control-${attempt}`, isLast: attempt === ATTEMPTS }))
+      return
 }
 
-/** @returns whether the unmodified response passed the check */
-async function control(
+/** @returns whether the unmodified response passes the check */
+async function checkControl(
   t: Test,
   { url }: Mode,
   core: CoreLog,
@@ -92,17 +93,17 @@ async function control(
 ): Promise<boolean> {
   const agent = new AGENTS.chat!(new Dice(1))
   const sampling = { temperature: 1, max_tokens: 8, min_tokens: 8 }
-  const response = await agent.call(`${url}/${sessionId}`, { stream: false, sampling })
-  const check = (call: (call: CoreCall) => Partial<CoreCall>, text = response.text) => {
-    const change = (found: CoreCall | undefined) => found && { ...found, ...call(found) }
+  const response = await agent.sendRequest(`${url}/${sessionId}`, { stream: false, sampling })
+  const check = (plant: (request: CoreRequest) => Partial<CoreRequest>, text = response.text) => {
+    const change = (found: CoreRequest | undefined) => found && { ...found, ...plant(found) }
     const log = { find: (...ids: Parameters<CoreLog['find']>) => change(core.find(...ids)) }
-    const made = [{ dialect: 'chat', stream: false, response: { ...response, text } }]
-    return checkSession(url, sessionId, made, log)
+    const sent = [{ dialect: 'chat', stream: false, response: { ...response, text } }]
+    return checkSession(url, sessionId, sent, log)
   }
-  const { wrong } = await check((call) => call)
+  const { wrong } = await check((request) => request)
   if (wrong.length > 0 && !isLast) return false
   t.same(wrong, [])
-  const plants: Record<string, (call: CoreCall) => Partial<CoreCall>> = {
+  const plants: Record<string, (request: CoreRequest) => Partial<CoreRequest>> = {
     'a logprob at 3': ({ logprobs }) => ({
       logprobs: logprobs.map((value, index) => (index === 3 ? value - 1e-4 : value)),
     }),
@@ -111,56 +112,56 @@ async function control(
     'sampled by 7': ({ weights }) => ({ weights: weights.map(() => '7') }),
     'temperature 1 recorded': ({ params }) => ({ params: { ...params, temperature: 0.9 } }),
   }
-  for (const [found, plant] of Object.entries(plants)) t.match((await check(plant)).wrong.join(), found)
-  t.match((await check((call) => call, `${response.text}!`)).wrong.join(), 'text')
+  for (const [mismatch, plant] of Object.entries(plants)) t.match((await check(plant)).wrong.join(), mismatch)
+  t.match((await check((request) => request, `${response.text}!`)).wrong.join(), 'text')
   return true
 }
 
-/** Runs agents with temperatures, limits and stops of all kinds until `turns` requests were sent. */
-async function converse({ name, url }: Mode, turns: number, seed: number): Promise<Conversation[]> {
+/** Runs agents with random sampling parameters until they have sent `turns` requests. */
+async function runConversations({ name, url }: Mode, turns: number, seed: number): Promise<Conversation[]> {
   const conversations: Conversation[] = []
   let left = turns
-  const agents = Array.from({ length: AT_ONCE }, async () => {
+  const agents = Array.from({ length: CONCURRENCY }, async () => {
     while (left > 0) {
       const number = conversations.length
       const dice = new Dice(seed * 10_007 + number)
       const dialect = DIALECTS[number % DIALECTS.length]!
       const agent = new AGENTS[dialect]!(dice)
-      const made: MadeCall[] = []
+      const sent: SentRequest[] = []
       const sessionId = `${name}-${seed}-${number}`
-      const conversation: Conversation = { sessionId, made }
+      const conversation: Conversation = { sessionId, sent }
       conversations.push(conversation)
-      for (let more = dice.int(1, MOST_TURNS); more > 0 && left > 0; more -= 1) {
+      for (let more = dice.int(1, MAX_TURNS); more > 0 && left > 0; more -= 1) {
         left -= 1
-        const options = describeRequest(dice, dialect, left >= turns * (1 - WITH_TOP_P))
+        const options = drawOptions(dice, dialect, left >= turns * (1 - TOP_P_SHARE))
         try {
-          const response = await agent.call(`${url}/${sessionId}`, options)
-          made.push({ dialect, stream: options.stream, response })
+          const response = await agent.sendRequest(`${url}/${sessionId}`, options)
+          sent.push({ dialect, stream: options.stream, response })
           // vLLM's tokenizer rejects half of a surrogate pair (`TextEncodeInput must be …`) from every client.
-          if (response.calls.some(({ arguments: json }) => /\\u[dD][89a-fA-F]/.test(json))) break
-          agent.goOn(response)
+          if (response.toolCalls.some(({ arguments: json }) => /\\u[dD][89a-fA-F]/.test(json))) break
+          agent.addResponse(response)
         } catch (error) {
-          // Nor can vLLM serialize a response whose tool-call arguments contain half of a pair.
-          conversation.isUnwritten = /surrogates not allowed/.test(`${error}`)
-          if (conversation.isUnwritten) left += made.length + 1
+          // vLLM cannot serialize a response whose tool-call arguments contain half of a pair.
+          conversation.isUnserializable = /surrogates not allowed/.test(`${error}`)
+          if (conversation.isUnserializable) left += sent.length + 1
           else
-            conversation.failed = `${options.stream ? 'streamed' : 'whole'}, ${JSON.stringify(options.sampling)}: ${error}`
+            conversation.error = `${options.stream ? 'streamed' : 'complete'}, ${JSON.stringify(options.sampling)}: ${error}`
           break
         }
       }
     }
   })
   await Promise.all(agents)
-  return conversations.filter(({ isUnwritten }) => !isUnwritten)
+  return conversations.filter(({ isUnserializable }) => !isUnserializable)
 }
 
-function describeRequest(dice: Dice, dialect: string, hasTopP: boolean): Asked {
+function drawOptions(dice: Dice, dialect: string, hasTopP: boolean): RequestOptions {
   const sampling = {
     temperature: dice.pick([1, 1, 0, 0.7, 1.3].filter((each) => each <= 1 || dialect !== 'messages')),
     top_p: hasTopP ? dice.pick([1, 0.95, 0.5]) : 1,
     ...(dialect !== 'responses' && dice.chance(0.3) && { top_k: dice.pick([0, 5, 50]) }),
     ...(dice.chance(0.15) && { stop: dice.pick([['the'], ['\n\n', ' sea'], ['}']]) }),
-    max_tokens: dice.pick([1, 2, LONGEST / 2, LONGEST / 2, LONGEST]),
+    max_tokens: dice.pick([1, 2, MAX_TOKENS / 2, MAX_TOKENS / 2, MAX_TOKENS]),
   }
   return { stream: dice.chance(0.5), sampling }
 }

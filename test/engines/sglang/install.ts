@@ -1,15 +1,15 @@
 /**
- * SGLang from PyPI, as a folder over vLLM's environment, which has torch and most packages that SGLang needs. Packages
- * that it calls only on GPUs are left out. Installed once, beside vLLM's environment.
+ * Installs SGLang from PyPI once, in a folder over vLLM's environment, which has torch and most of the packages that SGLang
+ * needs. Packages that it uses only on GPUs are omitted.
  */
 import { join } from 'node:path'
 import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
-import { installVllm, NotForThisMachine, run, type VllmInstalled } from '../vllm/install.ts'
+import { installVllm, run, UnsupportedMachineError, type VllmInstalled } from '../vllm/install.ts'
 
-/** The release that docs/engines.md names. */
+/** The release in docs/engines.md. */
 export const SGLANG_VERSION = '0.5.23'
 
-/** Packages that SGLang imports at its start and that vLLM's environment lacks. */
+/** Packages that SGLang imports at its start, and that vLLM's environment lacks. */
 const PACKAGES = [
   `sglang==${SGLANG_VERSION}`,
   'torchvision==0.28.0',
@@ -23,7 +23,7 @@ export interface SglangInstalled extends VllmInstalled {
   packages: string
 }
 
-/** @throws NotForThisMachine under the conditions of `installVllm` */
+/** @throws UnsupportedMachineError under the conditions of `installVllm` */
 export async function installSglang(note: (text: string) => void): Promise<SglangInstalled> {
   const vllm = await installVllm(note)
   const packages = join(CACHE, `sglang-${SGLANG_VERSION}-${digest(PACKAGES.join(), vllm.venv)}`)
@@ -34,7 +34,7 @@ export async function installSglang(note: (text: string) => void): Promise<Sglan
     try {
       await run(python, [...uv, '--target', packages, ...PACKAGES])
     } catch (error) {
-      throw new NotForThisMachine(`SGLang cannot be installed here: ${(error as Error).message}`)
+      throw new UnsupportedMachineError(`SGLang cannot be installed here: ${(error as Error).message}`)
     }
   })
   return { ...vllm, packages }

@@ -3,8 +3,8 @@
  */
 import { join } from 'node:path'
 import { MODEL } from '../parts/agents.ts'
-import type { UpdatedEngine } from '../parts/continued.ts'
-import { documentedCommand, EngineProcess } from '../parts/engine-process.ts'
+import type { UpdatableEngine } from '../parts/continuation.ts'
+import { EngineProcess, readDocumentedCommand } from '../parts/engine-process.ts'
 import type { SglangInstalled } from './install.ts'
 
 export const CONTEXT_LENGTH = 4_096
@@ -14,12 +14,12 @@ const CPU_FLAGS =
   '--disable-overlap-schedule --disable-custom-all-reduce --max-total-tokens 60000 --max-running-requests 16'
 
 /** Creates the process without starting it. @param folder for its logs */
-export function sglangProcess(
+export function createSglangProcess(
   { venv, models, packages }: SglangInstalled,
   folder: string,
   port: number,
 ): EngineProcess {
-  const { env, words } = documentedCommand('python3 -m sglang.launch_server')
+  const { env, words } = readDocumentedCommand('python3 -m sglang.launch_server')
   const named = words.slice(1).map((word) => (word === 'MODEL' ? models.base : word))
   const served = ['--served-model-name', MODEL, '--context-length', String(CONTEXT_LENGTH)]
   return new EngineProcess({
@@ -36,7 +36,7 @@ export function sglangProcess(
 }
 
 /** Returns the routes by which a trainer replaces SGLang's weights. */
-export function sglangUpdates(engine: EngineProcess): UpdatedEngine {
+export function createSglangUpdates(engine: EngineProcess): UpdatableEngine {
   return {
     core: engine.core,
     pause: () => engine.post('/pause_generation', { mode: 'abort' }),

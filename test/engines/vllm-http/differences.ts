@@ -1,4 +1,4 @@
-/** vLLM's HTTP tests whose outcome differs behind the proxy, each with its reason, and those that are not run. */
+/** vLLM's HTTP tests whose outcome differs behind the proxy, each with its reason, and excluded tests. */
 
 export type ProxyMode = 'chat' | 'token'
 
@@ -12,7 +12,12 @@ export interface Difference {
 const BOTH: readonly ProxyMode[] = ['chat', 'token']
 
 /** Expands a table: a reason, the modes, a file and its test functions. */
-function differ(reason: string, modes: readonly ProxyMode[], file: string, ...names: string[]): Difference[] {
+function listDifferences(
+  reason: string,
+  modes: readonly ProxyMode[],
+  file: string,
+  ...names: string[]
+): Difference[] {
   return names.map((name) => ({ test: `${file}::${name}`, modes, reason }))
 }
 
@@ -20,77 +25,83 @@ const CHAT = 'openai/chat_completion/test_chat.py'
 const COMPLETION = 'openai/completion/test_completion.py'
 const TOKENIZATION = 'serve/tokenize/test_tokenization.py'
 const PROMPT_LOGPROBS = 'prompt logprobs are recorded and not sent to the agent'
-const LAST_CHUNK = 'the finish reason has a chunk of its own, without content, as from OpenAI'
-const CONTINUOUS_USAGE = 'usage comes once, in the last chunk: `continuous_usage_stats` is not read'
+const LAST_CHUNK = 'the finish reason has a separate chunk without content, as with OpenAI'
+const CONTINUOUS_USAGE = 'the last chunk has the usage: the proxy ignores `continuous_usage_stats`'
 const ONE_PROMPT = 'a turn has one prompt'
 const NO_TOKENIZER = 'chat mode has no tokenizer'
-const ALTERNATIVES = 'an agent gets no more alternatives than `top_logprobs`'
+const ALTERNATIVES = 'an agent receives no more alternatives than `top_logprobs`'
 
 export const DIFFERENCES: readonly Difference[] = [
-  ...differ(PROMPT_LOGPROBS, BOTH, CHAT, 'test_prompt_logprobs_chat'),
-  ...differ(LAST_CHUNK, BOTH, CHAT, 'test_chat_streaming'),
-  ...differ(LAST_CHUNK, BOTH, COMPLETION, 'test_completion_streaming'),
-  ...differ(
+  ...listDifferences(PROMPT_LOGPROBS, BOTH, CHAT, 'test_prompt_logprobs_chat'),
+  ...listDifferences(LAST_CHUNK, BOTH, CHAT, 'test_chat_streaming'),
+  ...listDifferences(LAST_CHUNK, BOTH, COMPLETION, 'test_completion_streaming'),
+  ...listDifferences(
     '`stream_options` without `stream` are ignored',
     BOTH,
     CHAT,
     'test_chat_completion_stream_options',
   ),
-  ...differ("SageMaker's routes are those of an engine alone", BOTH, CHAT, 'test_invocations'),
-  ...differ(
-    'token mode renders the prompt itself, and reads no ids of an earlier prefill',
+  ...listDifferences("only an engine has SageMaker's routes", BOTH, CHAT, 'test_invocations'),
+  ...listDifferences(
+    'token mode renders the prompt itself, and ignores ids of an earlier prefill',
     ['token'],
     'openai/chat_completion/test_chat_completion.py',
     'test_kv_transfer_prompt_token_ids_round_trip',
     'test_kv_transfer_prompt_token_ids_streaming',
   ),
-  ...differ(
+  ...listDifferences(
     'a turn records what was sampled, not its prompt',
     ['token'],
     'openai/chat_completion/test_chat_echo.py',
     'test_chat_session_with_echo_and_continue_final_message',
   ),
-  ...differ(
+  ...listDifferences(
     'a turn records what was sampled, not its prompt',
     BOTH,
     COMPLETION,
     'test_echo_logprob_completion',
   ),
-  ...differ(
+  ...listDifferences(
     "vLLM's route for token ids does not report the tokens that it adds to its cache",
     ['token'],
     'anthropic/test_messages.py',
     'test_anthropic_streaming_cache_usage',
   ),
-  ...differ(
+  ...listDifferences(
     ALTERNATIVES,
     BOTH,
     'openai/chat_completion/test_logprob_token_ids.py',
     'test_logprob_token_ids_returns_requested_ids',
     'test_logprob_token_ids_stream_with_no_top_k',
   ),
-  ...differ(ONE_PROMPT, BOTH, COMPLETION, 'test_prompt_logprobs_completion', 'test_batch_completions'),
-  ...differ(CONTINUOUS_USAGE, BOTH, COMPLETION, 'test_completion_stream_options'),
-  ...differ(
+  ...listDifferences(
+    ONE_PROMPT,
+    BOTH,
+    COMPLETION,
+    'test_prompt_logprobs_completion',
+    'test_batch_completions',
+  ),
+  ...listDifferences(CONTINUOUS_USAGE, BOTH, COMPLETION, 'test_completion_stream_options'),
+  ...listDifferences(
     CONTINUOUS_USAGE,
     BOTH,
     'openai/test_chunked_prompt.py',
     'test_completion_stream_options_and_logprobs_with_long_prompts',
     'test_chat_completion_stream_options_and_logprobs_with_long_prompts',
   ),
-  ...differ(
-    'the proxy checks the prompt itself, in other words',
+  ...listDifferences(
+    'the proxy validates the prompt itself, with other messages',
     BOTH,
     'openai/completion/test_prompt_validation.py',
     'test_empty_prompt',
   ),
-  ...differ(
-    '`enable_response_messages` is not read',
+  ...listDifferences(
+    'the proxy ignores `enable_response_messages`',
     BOTH,
     'openai/responses/test_simple.py',
     'test_enable_response_messages',
   ),
-  ...differ(
+  ...listDifferences(
     'background responses are not supported, so there is no route to cancel one',
     BOTH,
     'openai/responses/test_stateful.py',
@@ -98,13 +109,13 @@ export const DIFFERENCES: readonly Difference[] = [
     'test_background_error',
     'test_cancel_completed',
   ),
-  ...differ(
+  ...listDifferences(
     'ids that are not requested are absent, and not null',
     BOTH,
     'openai/test_return_token_ids.py',
     'test_basic_completion_with_emoji',
   ),
-  ...differ(
+  ...listDifferences(
     NO_TOKENIZER,
     ['chat'],
     TOKENIZATION,
@@ -113,13 +124,13 @@ export const DIFFERENCES: readonly Difference[] = [
     'test_tokenize_with_return_token_strs',
     'test_detokenize',
   ),
-  ...differ(
+  ...listDifferences(
     '`/tokenize` does not take `continue_final_message`',
     ['token'],
     TOKENIZATION,
     'test_tokenize_chat',
   ),
-  ...differ(
+  ...listDifferences(
     'the proxy has no `/tokenizer_info`',
     BOTH,
     TOKENIZATION,
@@ -131,10 +142,10 @@ export const DIFFERENCES: readonly Difference[] = [
 ]
 
 /**
- * Cases that are never run, by the beginnings of their names: their outcome depends on what the tiny model samples, or
- * on how many tokens a chunk has.
+ * Prefixes of the names of excluded cases: their outcome depends on the samples of the tiny model, or on the number of
+ * tokens in a chunk.
  */
-export const LEFT_OUT: readonly string[] = [
+export const EXCLUDED: readonly string[] = [
   `${CHAT}::test_chat_completion_n_parameter_streaming`,
   `${CHAT}::test_response_format_`,
   `${CHAT}::test_structured_outputs_`,

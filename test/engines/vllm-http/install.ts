@@ -1,8 +1,8 @@
-/** The HTTP tests of vLLM's source archive, from PyPI, with pytest. Both are made once for all clones on a machine. */
+/** The HTTP tests of vLLM's source archive, from PyPI, with pytest. Installed once for all clones on a machine. */
 import { copyFileSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
-import { NotForThisMachine, run, VLLM_VERSION, type VllmInstalled } from '../vllm/install.ts'
+import { run, UnsupportedMachineError, VLLM_VERSION, type VllmInstalled } from '../vllm/install.ts'
 
 const HERE = import.meta.dirname
 const PACKAGES = ['pytest==9.2.0', 'pytest-asyncio==1.5.0']
@@ -33,7 +33,7 @@ export interface HttpTests {
   hub: string
 }
 
-/** @throws NotForThisMachine without access to PyPI */
+/** @throws UnsupportedMachineError without access to PyPI */
 export async function installHttpTests({ venv, models }: VllmInstalled): Promise<HttpTests> {
   const helper = join(HERE, 'utils.py')
   const program = join(HERE, 'fetch_tests.py')
@@ -51,7 +51,9 @@ export async function installHttpTests({ venv, models }: VllmInstalled): Promise
       await run(python, [...uv, '--target', installed.packages, ...PACKAGES])
       await run(python, [program, VLLM_VERSION, installed.sources])
     } catch (error) {
-      throw new NotForThisMachine(`the tests of vLLM cannot be installed here: ${(error as Error).message}`)
+      throw new UnsupportedMachineError(
+        `the tests of vLLM cannot be installed here: ${(error as Error).message}`,
+      )
     }
     copyFileSync(helper, join(installed.sources, 'tests/utils.py'))
     for (const name of [...MODEL_NAMES, ADAPTER]) linkModel(installed.hub, name, models.base)

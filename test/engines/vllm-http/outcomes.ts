@@ -2,7 +2,7 @@
 import { readFileSync, rmSync } from 'node:fs'
 import { delimiter } from 'node:path'
 import { runProgram } from '../../agents/parts/programs.ts'
-import { type Difference, LEFT_OUT, type ProxyMode } from './differences.ts'
+import { type Difference, EXCLUDED, type ProxyMode } from './differences.ts'
 import type { HttpTests } from './install.ts'
 
 /** Paths below `tests/entrypoints`. Other files need models of another kind, GPUs, or flags that exclude each other. */
@@ -58,7 +58,7 @@ export async function runCases(
 ): Promise<Map<string, Outcome>> {
   rmSync(file, { force: true })
   const options = ['-q', '-p', 'outcomes', '-p', 'no:cacheprovider', '--rootdir', sources]
-  const leftOut = LEFT_OUT.flatMap((name) => ['--deselect', FOLDER + name])
+  const excluded = EXCLUDED.flatMap((name) => ['--deselect', FOLDER + name])
   const env = {
     ...process.env,
     PYTHONPATH: [import.meta.dirname, packages, sources].join(delimiter),
@@ -69,14 +69,14 @@ export async function runCases(
     TARGET_URL: url,
     OUTCOMES: file,
   }
-  const args = ['-m', 'pytest', ...options, ...leftOut, ...cases]
+  const args = ['-m', 'pytest', ...options, ...excluded, ...cases]
   const { code, output } = await runProgram({ command: python, args, cwd: sources, env }, LIMIT_MS)
   if (code === null || !COMPLETE.includes(code))
     throw new Error(`pytest ended with ${code}: ${output.slice(-4_000)}`)
   return parseOutcomes(readFileSync(file, 'utf8'))
 }
 
-/** A case that fails in one phase has failed. */
+/** Parses the report. A case that fails in one phase has failed. */
 function parseOutcomes(text: string): Map<string, Outcome> {
   const outcomes = new Map<string, Outcome>()
   for (const line of text.trim().split('\n')) {
@@ -90,7 +90,7 @@ export interface Comparison {
   /** Cases that pass with vLLM alone and fail behind the proxy, without being listed. */
   unlisted: Outcome[]
   /** Listed tests whose cases all pass. */
-  settled: Difference[]
+  passing: Difference[]
 }
 
 /** Compares the outcomes of a mode with those of vLLM alone; only cases that vLLM passes count. */
@@ -104,9 +104,9 @@ export function compareOutcomes(
     (outcome) => outcome.outcome !== 'passed' && vllm.get(outcome.case)?.outcome === 'passed',
   )
   const listed = differences.filter(({ modes }) => modes.includes(mode))
-  const concerns = ({ case: name }: Outcome, { test }: Difference) => name.split('[')[0] === FOLDER + test
+  const isListedAs = ({ case: name }: Outcome, { test }: Difference) => name.split('[')[0] === FOLDER + test
   return {
-    unlisted: failed.filter((outcome) => !listed.some((difference) => concerns(outcome, difference))),
-    settled: listed.filter((difference) => !failed.some((outcome) => concerns(outcome, difference))),
+    unlisted: failed.filter((outcome) => !listed.some((difference) => isListedAs(outcome, difference))),
+    passing: listed.filter((difference) => !failed.some((outcome) => isListedAs(outcome, difference))),
   }
 }

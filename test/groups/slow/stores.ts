@@ -1,6 +1,3 @@
 import { runFiles } from '../../helpers/run-files.ts'
 
-await runFiles(
-  'test/slow/{health-of-stores,reads,store-open,store-sqlite}.test.ts',
-  'test/slow/power/*.test.ts',
-)
+await runFiles('test/slow/{reads,store-health,store-open,store-sqlite}.test.ts', 'test/slow/power/*.test.ts')

@@ -4,24 +4,24 @@ import type { Socket } from 'node:net'
 import { Machine, type World } from '../world/world.ts'
 import { PROXY } from './proxy.ts'
 
-export interface Asked {
+export interface ClientRequest {
   method: 'GET' | 'POST' | 'DELETE'
   path: string
   body?: unknown
   headers?: Record<string, string>
   /** The client's timeout. */
   timeoutMs?: number
-  /** The client disconnects once it has read this many bytes of the response. */
-  leaveAfterBytes?: number
+  /** The client disconnects after it has read this many bytes of the response. */
+  disconnectAfterBytes?: number
 }
 
-export interface Answered {
-  /** The HTTP status; 0: there was no response. */
+export interface ClientResponse {
+  /** The HTTP status; 0 if there was no response. */
   status: number
   headers: IncomingHttpHeaders
   text: string
   /** Whether the response was read completely. */
-  isWhole: boolean
+  isComplete: boolean
   error?: string
 }
 
@@ -30,7 +30,7 @@ const TIMEOUT_MS = 120_000
 let lastClient = 0
 
 /** Sends a request. Never rejects. */
-export function ask(world: World, request: Asked): Promise<Answered> {
+export function sendRequest(world: World, request: ClientRequest): Promise<ClientResponse> {
   lastClient += 1
   const machine = new Machine(`client-${lastClient}`)
   return machine.run(() => send(world, request))
@@ -41,9 +41,12 @@ export function resetClients(): void {
   lastClient = 0
 }
 
-function send(world: World, { method, path, body, headers, timeoutMs = TIMEOUT_MS, leaveAfterBytes }: Asked) {
-  return new Promise<Answered>((resolve) => {
-    const reply: Answered = { status: 0, headers: {}, text: '', isWhole: false }
+function send(
+  world: World,
+  { method, path, body, headers, timeoutMs = TIMEOUT_MS, disconnectAfterBytes }: ClientRequest,
+) {
+  return new Promise<ClientResponse>((resolve) => {
+    const reply: ClientResponse = { status: 0, headers: {}, text: '', isComplete: false }
     const json = body === undefined ? undefined : JSON.stringify(body)
     const socket = world.network.connect(PROXY)
     const request = httpRequest({
@@ -60,7 +63,7 @@ function send(world: World, { method, path, body, headers, timeoutMs = TIMEOUT_M
         ...headers,
       },
     })
-    const timer = setTimeout(() => finish('time is up'), timeoutMs)
+    const timer = setTimeout(() => finish('timed out'), timeoutMs)
     const finish = (error?: string) => {
       clearTimeout(timer)
       if (error !== undefined) reply.error ??= error
@@ -74,12 +77,13 @@ function send(world: World, { method, path, body, headers, timeoutMs = TIMEOUT_M
       response.setEncoding('utf8')
       response.on('data', (text: string) => {
         reply.text += text
-        if (leaveAfterBytes !== undefined && reply.text.length >= leaveAfterBytes) finish('left')
+        if (disconnectAfterBytes !== undefined && reply.text.length >= disconnectAfterBytes)
+          finish('disconnected')
       })
       response.on('error', (error) => finish(error.message))
       response.on('end', () => {
-        reply.isWhole = response.complete
-        finish(response.complete ? undefined : 'cut off')
+        reply.isComplete = response.complete
+        finish(response.complete ? undefined : 'incomplete')
       })
     })
     request.end(json)

@@ -1,10 +1,10 @@
-/** The dialects of agents: how each builds a request and reads its response. */
-import { type Call, type ChatMessage, contentOf } from './oracle.ts'
+/** The dialects of agents: each builds requests and parses responses. */
+import { type ChatMessage, getContent, type ToolCall } from './oracle.ts'
 
 export const DIALECTS = ['chat', 'messages', 'responses', 'completions'] as const
 export type Dialect = (typeof DIALECTS)[number]
 
-export interface DialectCall {
+export interface RequestOptions {
   messages: readonly ChatMessage[]
   stream: boolean
   maxTokens: number | undefined
@@ -12,30 +12,27 @@ export interface DialectCall {
   tools: boolean
 }
 
-/** An agent's reading of a response: complete, an error code, or neither. */
-export type Read = { text: string; calls: Call[] } | { code: string | undefined }
+/** What an agent parsed from a response: a completion, or the error code if there is one. */
+export type ParsedResponse = { text: string; toolCalls: ToolCall[] } | { code: string | undefined }
 
-interface DialectRules {
+interface DialectAdapter {
   path: string
-  body(call: DialectCall): object
-  /**
-   * Reads a response that is not streamed.
-   * @param text of a response with status 200
-   */
-  whole(text: string): Read
-  streamed(events: readonly StreamEvent[]): Read
+  body(options: RequestOptions): object
+  /** Parses the body of a complete response with status 200. */
+  parseComplete(text: string): ParsedResponse
+  parseStream(events: readonly StreamEvent[]): ParsedResponse
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: events of every dialect
 type StreamEvent = any
 
-/** The limit of agents without one, for APIs that require it. */
-const NO_LIMIT = 4_096
+/** The limit that agents without one send to APIs that require it. */
+const DEFAULT_MAX_TOKENS = 4_096
 
 const PARAMETERS = { type: 'object', properties: { text: { type: 'string' }, limit: { type: 'number' } } }
 const TOOLS = ['edit', 'bash']
 
-const RULES: Record<Dialect, DialectRules> = {
+const ADAPTERS: Record<Dialect, DialectAdapter> = {
   chat: {
     path: 'chat/completions',
     body: ({ messages, stream, maxTokens, tools }) => ({
@@ -46,29 +43,29 @@ const RULES: Record<Dialect, DialectRules> = {
         tools: TOOLS.map((name) => ({ type: 'function', function: { name, parameters: PARAMETERS } })),
       }),
     }),
-    whole: (text) => {
-      const { content, tool_calls: calls = [] } = JSON.parse(text).choices[0].message
-      return { text: content ?? '', calls }
+    parseComplete: (text) => {
+      const { content, tool_calls: toolCalls = [] } = JSON.parse(text).choices[0].message
+      return { text: content ?? '', toolCalls }
     },
-    streamed: (events) => {
-      const read = openAiStream(events, (choice) => choice?.delta.content)
-      return 'text' in read ? { ...read, calls: callsOfStream(events) } : read
+    parseStream: (events) => {
+      const parsed = parseOpenAiStream(events, (choice) => choice?.delta.content)
+      return 'text' in parsed ? { ...parsed, toolCalls: joinToolCalls(events) } : parsed
     },
   },
   messages: {
     path: 'messages',
-    body: ({ messages: [system, ...messages], stream, maxTokens = NO_LIMIT, tools }) => ({
-      system: contentOf(system!),
-      messages: messages.map(asBlocks),
+    body: ({ messages: [system, ...messages], stream, maxTokens = DEFAULT_MAX_TOKENS, tools }) => ({
+      system: getContent(system!),
+      messages: messages.map(toBlocks),
       stream,
       max_tokens: maxTokens,
       ...(tools && { tools: TOOLS.map((name) => ({ name, input_schema: PARAMETERS })) }),
     }),
-    whole: (text) => ofBlocks(JSON.parse(text).content),
-    streamed: (events) => {
-      if (events.at(-1)?.type !== 'message_stop') return failed(events)
+    parseComplete: (text) => parseBlocks(JSON.parse(text).content),
+    parseStream: (events) => {
+      if (events.at(-1)?.type !== 'message_stop') return toFailure(events)
       const blocks = events.filter(({ type }) => type === 'content_block_start')
-      return ofBlocks(
+      return parseBlocks(
         blocks.map(({ index, content_block: block }) => {
           const deltas = events.filter(
             (event) => event.type === 'content_block_delta' && event.index === index,
@@ -82,97 +79,99 @@ const RULES: Record<Dialect, DialectRules> = {
   responses: {
     path: 'responses',
     body: ({ messages: [system, ...messages], stream, maxTokens, tools }) => ({
-      instructions: contentOf(system!),
-      input: messages.flatMap(asItems),
+      instructions: getContent(system!),
+      input: messages.flatMap(toItems),
       stream,
       max_output_tokens: maxTokens,
       ...(tools && {
         tools: TOOLS.map((name) => ({ type: 'function', name, parameters: PARAMETERS, strict: false })),
       }),
     }),
-    whole: (text) => ofResponse(JSON.parse(text)),
-    streamed: (events) => {
+    parseComplete: (text) => parseResponse(JSON.parse(text)),
+    parseStream: (events) => {
       const last = events.at(-1)
       const isEnd = last?.type === 'response.completed' || last?.type === 'response.incomplete'
-      return isEnd ? ofResponse(last.response) : failed(events)
+      return isEnd ? parseResponse(last.response) : toFailure(events)
     },
   },
   completions: {
     path: 'completions',
-    body: ({ messages, stream, maxTokens = NO_LIMIT }) => ({
-      prompt: textPrompt(messages),
+    body: ({ messages, stream, maxTokens = DEFAULT_MAX_TOKENS }) => ({
+      prompt: renderTextPrompt(messages),
       stream,
       max_tokens: maxTokens,
     }),
-    whole: (text) => ({ text: JSON.parse(text).choices[0].text, calls: [] }),
-    streamed: (events) => openAiStream(events, (choice) => choice?.text),
+    parseComplete: (text) => ({ text: JSON.parse(text).choices[0].text, toolCalls: [] }),
+    parseStream: (events) => parseOpenAiStream(events, (choice) => choice?.text),
   },
 }
 
-export function createRequest(dialect: Dialect, call: DialectCall): { path: string; body: object } {
-  const { path, body } = RULES[dialect]
-  return { path: `/v1/${path}`, body: { model: 'sim', ...body(call) } }
+export function createRequest(dialect: Dialect, options: RequestOptions): { path: string; body: object } {
+  const { path, body } = ADAPTERS[dialect]
+  return { path: `/v1/${path}`, body: { model: 'sim', ...body(options) } }
 }
 
-/**
- * Reads a response.
- * @param isComplete whether the connection ended as HTTP requires
- */
-export function readResponse(dialect: Dialect, text: string, stream: boolean, isComplete: boolean): Read {
-  const rules = RULES[dialect]
-  if (!stream) return isComplete ? rules.whole(text) : { code: undefined }
+/** @param isComplete whether the connection ended as HTTP requires */
+export function readResponse(
+  dialect: Dialect,
+  text: string,
+  stream: boolean,
+  isComplete: boolean,
+): ParsedResponse {
+  const adapter = ADAPTERS[dialect]
+  if (!stream) return isComplete ? adapter.parseComplete(text) : { code: undefined }
   // Text after the last empty line is an incomplete event.
   const events = text
     .slice(0, text.lastIndexOf('\n\n') + 2)
     .split('\n\n')
     .flatMap((event) => /^data: (.*)$/m.exec(event)?.[1] ?? [])
     .map((data) => (data === '[DONE]' ? { type: data } : JSON.parse(data)))
-  return rules.streamed(events)
+  return adapter.parseStream(events)
 }
 
-/** Returns the error code of a response with a status other than 200. */
-export function getCode(text: string): string | undefined {
+/** Parses the error code of a response with a status other than 200. */
+export function parseErrorCode(text: string): string | undefined {
   try {
-    return codeIn(JSON.parse(text))
+    return findErrorCode(JSON.parse(text))
   } catch {
     return undefined
   }
 }
 
-function codeIn(event: StreamEvent): string | undefined {
+function findErrorCode(event: StreamEvent): string | undefined {
   const error = event.error ?? event.response?.error
   return error?.details?.error_code ?? error?.code ?? event.code ?? undefined
 }
 
-function failed(events: readonly StreamEvent[]): Read {
-  return { code: events.map(codeIn).find((code) => code !== undefined) }
+function toFailure(events: readonly StreamEvent[]): ParsedResponse {
+  return { code: events.map(findErrorCode).find((code) => code !== undefined) }
 }
 
-function openAiStream(
+function parseOpenAiStream(
   events: readonly StreamEvent[],
   getText: (choice: StreamEvent) => string | undefined,
-): Read {
-  if (events.at(-1)?.type !== '[DONE]' || events.some(({ error }) => error)) return failed(events)
-  return { text: events.map(({ choices }) => getText(choices?.[0]) ?? '').join(''), calls: [] }
+): ParsedResponse {
+  if (events.at(-1)?.type !== '[DONE]' || events.some(({ error }) => error)) return toFailure(events)
+  return { text: events.map(({ choices }) => getText(choices?.[0]) ?? '').join(''), toolCalls: [] }
 }
 
-function callsOfStream(events: readonly StreamEvent[]): Call[] {
-  const calls: Call[] = []
+function joinToolCalls(events: readonly StreamEvent[]): ToolCall[] {
+  const toolCalls: ToolCall[] = []
   for (const { index, id, function: called } of events.flatMap(
     ({ choices }) => choices?.[0]?.delta.tool_calls ?? [],
   )) {
-    calls[index] ??= { id, type: 'function', function: { name: '', arguments: '' } }
-    const call = calls[index]
-    call.function.name += called?.name ?? ''
-    call.function.arguments += called?.arguments ?? ''
+    toolCalls[index] ??= { id, type: 'function', function: { name: '', arguments: '' } }
+    const toolCall = toolCalls[index]
+    toolCall.function.name += called?.name ?? ''
+    toolCall.function.arguments += called?.arguments ?? ''
   }
-  return calls
+  return toolCalls
 }
 
-function asBlocks({ role, content, tool_calls: calls = [], tool_call_id: id }: ChatMessage): object {
+function toBlocks({ role, content, tool_calls: toolCalls = [], tool_call_id: id }: ChatMessage): object {
   if (role === 'tool') return { role: 'user', content: [{ type: 'tool_result', tool_use_id: id, content }] }
-  if (calls.length === 0) return { role, content }
-  const uses = calls.map(({ id, function: { name, arguments: input } }) => ({
+  if (toolCalls.length === 0) return { role, content }
+  const uses = toolCalls.map(({ id, function: { name, arguments: input } }) => ({
     type: 'tool_use',
     id,
     name,
@@ -182,25 +181,29 @@ function asBlocks({ role, content, tool_calls: calls = [], tool_call_id: id }: C
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: blocks of every type
-function ofBlocks(blocks: readonly any[]): Read {
-  const calls = blocks
+function parseBlocks(blocks: readonly any[]): ParsedResponse {
+  const toolCalls = blocks
     .filter(({ type }) => type === 'tool_use')
     .map(({ id, name, input }) => {
       const value = typeof input === 'string' ? input : JSON.stringify(input)
       return { id, type: 'function' as const, function: { name, arguments: value } }
     })
-  return { text: blocks.map(({ text }) => text ?? '').join(''), calls }
+  return { text: blocks.map(({ text }) => text ?? '').join(''), toolCalls }
 }
 
-function asItems({ role, content, tool_calls: calls = [], tool_call_id: id }: ChatMessage): object[] {
+function toItems({ role, content, tool_calls: toolCalls = [], tool_call_id: id }: ChatMessage): object[] {
   if (role === 'tool') return [{ type: 'function_call_output', call_id: id, output: content }]
-  const items = calls.map(({ id, function: called }) => ({ type: 'function_call', call_id: id, ...called }))
+  const items = toolCalls.map(({ id, function: called }) => ({
+    type: 'function_call',
+    call_id: id,
+    ...called,
+  }))
   return content ? [{ role, content }, ...items] : items
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: items of every type
-function ofResponse({ output }: { output: any[] }): Read {
-  const calls = output
+function parseResponse({ output }: { output: any[] }): ParsedResponse {
+  const toolCalls = output
     .filter(({ type }) => type === 'function_call')
     .map(({ call_id: id, name, arguments: input }) => ({
       id,
@@ -208,11 +211,11 @@ function ofResponse({ output }: { output: any[] }): Read {
       function: { name, arguments: input },
     }))
   const texts = output.flatMap(({ content }) => content ?? []).map(({ text }) => text ?? '')
-  return { text: texts.join(''), calls }
+  return { text: texts.join(''), toolCalls }
 }
 
 /** Renders a conversation as text, for the completions dialect. */
-function textPrompt(messages: readonly ChatMessage[]): string {
-  const lines = messages.map((message) => `${message.role} : ${contentOf(message)}\n`)
+function renderTextPrompt(messages: readonly ChatMessage[]): string {
+  const lines = messages.map((message) => `${message.role} : ${getContent(message)}\n`)
   return `${lines.join('')}assistant : `
 }

@@ -1,32 +1,31 @@
 /** An inference engine with vLLM's wire format on a server of `node:http`. Its samples come from the oracle. */
-
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { Machine } from '../world/machine.ts'
 import type { SimSocket } from '../world/network.ts'
 import type { World } from '../world/world.ts'
 import {
-  type BegunResponses,
   type ChatMessage,
-  callIn,
-  contentOf,
-  promptIds,
-  type Sampled,
-  type Served,
+  findRequestKey,
+  type Generation,
+  getContent,
+  renderPrompt,
+  type Sample,
+  type SamplingParams,
+  type StartedResponses,
   sample,
   type Token,
   type Vocabulary,
-  type Wanted,
 } from './oracle.ts'
 
 interface GenerationBody {
   messages?: ChatMessage[]
   tools?: object[]
-  /** The prompt on the completions route: a text, or its ids. */
+  /** The prompt on the completions route: text or ids. */
   prompt?: string | number[]
   stream?: boolean
   max_tokens?: number
-  /** The newer name, which only the chat route knows. */
+  /** The newer name, which only the chat route has. */
   max_completion_tokens?: number
 }
 
@@ -34,58 +33,57 @@ interface GenerationBody {
 const COMPLETION_TOKENS = 16
 
 /** The number of tokens that are sent over time; the rest are sent at once, because clients time out after minutes. */
-const TIMED = 100
+const TIMED_TOKENS = 100
 
 /** The model that engines and the checker share. */
 export interface Model {
   vocabulary: Vocabulary
   decode(ids: readonly number[]): string
-  /** Absent: responses are not continued, because engines render their prompts. */
-  begun?: BegunResponses
+  /** Absent if engines render their prompts: responses do not continue then. */
+  startedResponses?: StartedResponses
 }
 
-/** Faults of the next requests. */
-export type Mischief = 'stall' | 'reset' | 'bad_ids' | 'lost_ids' | 'new_weights' | 'error' | 'truncate'
+/** Faults of an engine in its next requests. */
+export type EngineFault = 'stall' | 'reset' | 'bad_ids' | 'missing_ids' | 'new_weights' | 'error' | 'truncate'
 
 /** Cuts of the next responses: the finish reason `abort`, or an error event. */
 export type Cut = 'abort' | 'error_event'
 
 /**
- * The ways to report a weight version. `root`, `metadata`: in everything that it sends, so a complete response has
- * the version of its end; `spans`: a complete response has that of each token; `aside`: only in `/weight_info`.
+ * The ways to report a weight version. `root`, `metadata`: in each chunk and response, so a complete response has the
+ * version of its end; `spans`: a complete response has the version of each token; `route`: only `/weight_info`.
  */
-const TELLS = ['root', 'metadata', 'spans', 'aside'] as const
+const WEIGHT_REPORTS = ['root', 'metadata', 'spans', 'route'] as const
 
 export class SimEngine {
   readonly name: string
   readonly address: { host: string; port: number }
-  /** Its weight versions, in order. */
+  /** The weight versions, in order. */
   readonly #versions = ['1']
-  /** Its slowness: a slow engine has requests in flight whenever something happens. */
+  /** Multiplies delays: a slow engine has requests in flight whenever a fault occurs. */
   readonly #slowness: number
   /** The number of generations in progress. */
   running = 0
-  /** The number of generations that began, by request. */
-  readonly begun = new Map<string, number>()
-  /** All of its generations. */
-  readonly served: Served[] = []
-  readonly #tells: (typeof TELLS)[number]
-  /** Called for each streamed token, with its index in the completion and the socket. */
-  onToken: (place: number, socket: SimSocket) => void = () => {}
+  /** The number of generations that have started, by request key. */
+  readonly startedCounts = new Map<string, number>()
+  readonly generations: Generation[] = []
+  readonly #weightReport: (typeof WEIGHT_REPORTS)[number]
+  /** Called for each streamed token, with its index in the response and the socket. */
+  onToken: (index: number, socket: SimSocket) => void = () => {}
   readonly #world: World
   readonly #model: Model
   #machine: Machine
   #server: Server
   #stop: () => void
-  #mischief: { what: Mischief; calls: number } | undefined
-  #cut: { how: Cut; calls: number } | undefined
-  /** The number of responses that were cut, by request. */
+  #fault: { fault: EngineFault; requests: number } | undefined
+  #cut: { how: Cut; requests: number } | undefined
+  /** The number of cut responses, by request key. */
   readonly cuts = new Map<string, number>()
-  /** Set while it is paused; ends with the pause. */
+  /** Resolves when the engine resumes; undefined while it is not paused. */
   #paused: PromiseWithResolvers<void> | undefined
-  /** Whether it has the route that reports a pause. */
+  /** Whether the engine has `/is_paused`. */
   readonly #reportsPause: boolean
-  /** The number of pauses, each of which aborts the requests that run. */
+  /** The number of pauses, each of which aborts the requests in flight. */
   #pauses = 0
 
   constructor(world: World, name: string, model: Model, { reportsPause = false } = {}) {
@@ -94,7 +92,7 @@ export class SimEngine {
     this.#model = model
     this.name = name
     this.#slowness = world.random.engine() < 0.4 ? 40 : 1
-    this.#tells = TELLS[Math.floor(world.random.engine() * TELLS.length)]!
+    this.#weightReport = WEIGHT_REPORTS[Math.floor(world.random.engine() * WEIGHT_REPORTS.length)]!
     this.address = { host: name, port: 8000 }
     this.#machine = new Machine(name)
     this.#server = this.#machine.run(() => this.#serve())
@@ -112,7 +110,7 @@ export class SimEngine {
     this.#machine.kill()
   }
 
-  /** Starts a new process, with the last weights of the old one. */
+  /** Starts a new process with the last weights of the old one. */
   restart(): void {
     if (!this.#machine.isDead) return
     this.#machine = new Machine(this.name)
@@ -128,16 +126,16 @@ export class SimEngine {
     this.#versions.push(version)
   }
 
-  misbehave(what: Mischief, calls: number): void {
-    this.#mischief = { what, calls }
+  injectFault(fault: EngineFault, requests: number): void {
+    this.#fault = { fault, requests }
   }
 
   /** Cuts the next responses at drawn tokens. */
-  cutNext(how: Cut, calls: number): void {
-    this.#cut = { how, calls }
+  cutNext(how: Cut, requests: number): void {
+    this.#cut = { how, requests }
   }
 
-  /** Aborts all requests, and holds new ones until {@link resume}. */
+  /** Aborts all requests, and queues new ones until {@link resume}. */
   pause(): void {
     this.#paused ??= Promise.withResolvers()
     this.#pauses += 1
@@ -149,14 +147,14 @@ export class SimEngine {
   }
 
   #serve(): Server {
-    const server = createServer((request, response) => void this.#answer(request, response))
+    const server = createServer((request, response) => void this.#handle(request, response))
     // Node checks these timeouts by the real clock.
     server.headersTimeout = 0
     server.requestTimeout = 0
     return server
   }
 
-  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     response.on('error', () => {})
     const { url } = request
     if (request.method === 'GET') {
@@ -177,188 +175,193 @@ export class SimEngine {
       return
     }
     const body = JSON.parse(Buffer.concat(parts).toString()) as GenerationBody
-    // It does not tokenize chats.
+    // The engine does not tokenize chats.
     if (url === '/tokenize' && body.messages) return json(response, { detail: 'Not Found' }, 404)
-    if (url === '/tokenize') return json(response, { tokens: this.#promptOf(body) })
+    if (url === '/tokenize') return json(response, { tokens: this.#getPromptIds(body) })
     const machine = this.#machine
     this.running += 1
     response.once('close', () => {
       if (!machine.isDead) this.running -= 1
     })
-    const call = callIn(this.#textOf(body))
-    this.begun.set(call, (this.begun.get(call) ?? 0) + 1)
-    this.#world.log(this.name, `begins ${call}`)
+    const requestKey = findRequestKey(this.#getText(body))
+    this.startedCounts.set(requestKey, (this.startedCounts.get(requestKey) ?? 0) + 1)
+    this.#world.log(this.name, `starts ${requestKey}`)
     await this.#paused?.promise
-    await this.#generate(call, body, response)
+    await this.#generate(requestKey, body, response)
   }
 
-  #nextMischief(): Mischief | undefined {
-    if (this.#mischief === undefined || this.#mischief.calls <= 0) return undefined
-    this.#mischief.calls -= 1
-    return this.#mischief.what
+  #takeFault(): EngineFault | undefined {
+    if (this.#fault === undefined || this.#fault.requests <= 0) return undefined
+    this.#fault.requests -= 1
+    return this.#fault.fault
   }
 
   #drawCut({ length }: readonly Token[], stream: boolean): { how: Cut; at: number } | undefined {
-    if (this.#cut === undefined || this.#cut.calls <= 0) return undefined
-    this.#cut.calls -= 1
+    if (this.#cut === undefined || this.#cut.requests <= 0) return undefined
+    this.#cut.requests -= 1
     // A complete response has no events: it can only be aborted.
     const how = stream ? this.#cut.how : 'abort'
     const at = Math.floor(length * this.#world.random.cuts())
-    // An error before the first token is no cut. After the last one, it is a cut of a response whose tokens are complete.
+    // An error before the first token is no cut. An error after the last one cuts a response whose tokens are complete.
     return { how, at: how === 'error_event' ? at + 1 : at }
   }
 
-  #noteCut(call: string, how: Cut, at: number): void {
-    this.cuts.set(call, (this.cuts.get(call) ?? 0) + 1)
-    this.#world.log(this.name, `cuts ${call} at token ${at}: ${how}`)
+  #countCut(requestKey: string, how: Cut, at: number): void {
+    this.cuts.set(requestKey, (this.cuts.get(requestKey) ?? 0) + 1)
+    this.#world.log(this.name, `cuts ${requestKey} at token ${at}: ${how}`)
   }
 
   /**
    * Samples a response, or the rest of the one that the prompt continues.
-   * @returns what this request samples, and the tokens of the whole response
+   * @returns the sample of this request, and the tokens of the complete response
    */
-  #sample(prompt: readonly number[], wanted: Wanted): { sampled: Sampled; whole: readonly Token[] } {
-    const { vocabulary, begun } = this.#model
-    const earlier = begun?.find(prompt)
+  #sample(
+    prompt: readonly number[],
+    params: SamplingParams,
+  ): { sampled: Sample; responseTokens: readonly Token[] } {
+    const { vocabulary, startedResponses } = this.#model
+    const earlier = startedResponses?.find(prompt)
     if (earlier === undefined) {
-      begun?.add(prompt, wanted, sample(vocabulary, prompt, { ...wanted, maxTokens: undefined }))
-      const sampled = sample(vocabulary, prompt, wanted)
-      return { sampled, whole: sampled.tokens }
+      startedResponses?.add(prompt, params, sample(vocabulary, prompt, { ...params, maxTokens: undefined }))
+      const sampled = sample(vocabulary, prompt, params)
+      return { sampled, responseTokens: sampled.tokens }
     }
     const offset = prompt.length - earlier.prompt.length
-    const { maxTokens = Number.POSITIVE_INFINITY } = wanted
-    const sampled = sample(vocabulary, earlier.prompt, { ...earlier.wanted, maxTokens: offset + maxTokens })
+    const { maxTokens = Number.POSITIVE_INFINITY } = params
+    const sampled = sample(vocabulary, earlier.prompt, { ...earlier.params, maxTokens: offset + maxTokens })
     const rest = sampled.tokens.slice(offset)
     if (rest.length === 0)
-      this.#world.violated('an engine received a request that continues a complete response')
-    return { sampled: { ...sampled, tokens: rest }, whole: sampled.tokens }
+      this.#world.reportViolation('an engine received a request that continues a complete response')
+    return { sampled: { ...sampled, tokens: rest }, responseTokens: sampled.tokens }
   }
 
-  #textOf({ messages, prompt }: GenerationBody): string {
-    if (messages) return messages.map(contentOf).join('\n')
+  #getText({ messages, prompt }: GenerationBody): string {
+    if (messages) return messages.map(getContent).join('\n')
     return typeof prompt === 'string' ? prompt : this.#model.decode(prompt!)
   }
 
-  #promptOf({ messages, prompt }: GenerationBody): number[] {
-    if (messages) return promptIds(messages)
+  #getPromptIds({ messages, prompt }: GenerationBody): number[] {
+    if (messages) return renderPrompt(messages)
     return typeof prompt === 'string' ? this.#model.vocabulary.encode(prompt) : prompt!
   }
 
-  async #generate(call: string, body: GenerationBody, response: ServerResponse): Promise<void> {
+  async #generate(requestKey: string, body: GenerationBody, response: ServerResponse): Promise<void> {
     const { engine: random } = this.#world.random
     const { vocabulary } = this.#model
-    const mischief = this.#nextMischief()
-    const prompt = this.#promptOf(body)
+    const fault = this.#takeFault()
+    const prompt = this.#getPromptIds(body)
     const limit = body.messages
       ? (body.max_completion_tokens ?? body.max_tokens)
       : (body.max_tokens ?? COMPLETION_TOKENS)
-    const { sampled, whole } = this.#sample(prompt, {
+    const { sampled, responseTokens } = this.#sample(prompt, {
       maxTokens: limit,
-      calls: body.messages ? body.tools !== undefined : this.#textOf(body).includes('</tools>'),
+      offersTools: body.messages ? body.tools !== undefined : this.#getText(body).includes('</tools>'),
       // Some samples are equal.
       salt: random() < 0.2 ? 0 : random(),
     })
     const { tokens: drawn } = sampled
-    const finishReason = whole.at(-1)!.id === vocabulary.endOfTurn ? 'stop' : 'length'
-    const tells = {
-      start: this.#tells === 'spans' || (this.#tells !== 'aside' && body.stream === true),
-      end: this.#tells !== 'aside',
+    const finishReason = responseTokens.at(-1)!.id === vocabulary.endOfTurn ? 'stop' : 'length'
+    const reports = {
+      start: this.#weightReport === 'spans' || (this.#weightReport !== 'route' && body.stream === true),
+      end: this.#weightReport !== 'route',
     }
-    const served: Served = {
-      ...{ call, prompt, tokens: [], weights: [], versions: this.#versions, tells },
+    const generation: Generation = {
+      ...{ requestKey, prompt, tokens: [], weights: [], versions: this.#versions, reports },
       length: drawn.length,
-      whole,
+      responseTokens,
     }
-    this.served.push(served)
+    this.generations.push(generation)
     const cut = this.#drawCut(drawn, body.stream === true)
     const pauses = this.#pauses
     const isAborted = (at: number) => this.#pauses > pauses || (cut?.how === 'abort' && cut.at === at)
-    const losesOf = mischief === 'lost_ids' ? Math.floor(random() * 3) : undefined
-    const wire = wireOf(body, {
-      prompt: losesOf === 0 ? prompt.slice(0, -1) : prompt,
+    // 0: the engine does not report the last id of the prompt; 1 or 2: an id of the completion.
+    const missingId = fault === 'missing_ids' ? Math.floor(random() * 3) : undefined
+    const wire = createWireFormat(body, {
+      prompt: missingId === 0 ? prompt.slice(0, -1) : prompt,
       vocabulary,
       sampled,
-      isHonest: mischief !== 'bad_ids',
+      reportsValidIds: fault !== 'bad_ids',
     })
     await this.#wait(1 + 30 * random())
-    if (mischief === 'error') return json(response, { error: { message: 'out of memory' } }, 500)
-    if (mischief === 'stall') await this.#wait(20_000 + 40_000 * random())
-    const usageNow = () => {
-      const { length: sampled } = served.tokens
+    if (fault === 'error') return json(response, { error: { message: 'out of memory' } }, 500)
+    if (fault === 'stall') await this.#wait(20_000 + 40_000 * random())
+    const getUsage = () => {
+      const { length: sampled } = generation.tokens
       const counts = { prompt_tokens: prompt.length, completion_tokens: sampled }
       return { ...counts, total_tokens: prompt.length + sampled }
     }
-    const strikesAt = Math.floor(random() * drawn.length)
-    const breaks = mischief === 'reset' || mischief === 'truncate'
-    const root = () => {
+    const faultAt = Math.floor(random() * drawn.length)
+    const breaks = fault === 'reset' || fault === 'truncate'
+    const createRoot = () => {
       const weights = { weight_version: this.weights }
-      const fields = this.#tells === 'metadata' ? { metadata: weights } : this.#tells !== 'aside' && weights
+      const fields =
+        this.#weightReport === 'metadata' ? { metadata: weights } : this.#weightReport !== 'route' && weights
       return { id: 'cmpl-sim', created: 1, model: 'sim', ...fields }
     }
-    /** Returns a token as it is reported; one token may lack its id. */
-    const entryOf = (at: number, token: Token) =>
-      losesOf && at === strikesAt ? { ...token, isLost: true } : token
+    const toReported = (at: number, token: Token) =>
+      missingId && at === faultAt ? { ...token, lacksId: true } : token
     const step = (at: number, token: Token) => {
-      if (mischief === 'new_weights' && at === strikesAt) this.replaceWeights(`${this.weights}'`)
-      served.tokens.push(token)
-      served.weights.push(this.weights)
+      if (fault === 'new_weights' && at === faultAt) this.replaceWeights(`${this.weights}'`)
+      generation.tokens.push(token)
+      generation.weights.push(this.weights)
     }
     if (!body.stream) {
       let reason = finishReason
       for (const [at, token] of drawn.entries()) {
-        if (at < TIMED) await this.#wait(5 * random())
+        if (at < TIMED_TOKENS) await this.#wait(5 * random())
         if (isAborted(at)) {
-          this.#noteCut(call, 'abort', at)
+          this.#countCut(requestKey, 'abort', at)
           reason = 'abort'
           break
         }
         step(at, token)
       }
       if (breaks) return void response.destroy()
-      const tellsSpans = this.#tells === 'spans'
-      const spans = tellsSpans ? { weight_versions: spansOf(served.weights) } : undefined
-      const answer = wire.whole(
-        served.tokens.map((token, at) => entryOf(at, token)),
+      const reportsSpans = this.#weightReport === 'spans'
+      const spans = reportsSpans ? { weight_versions: toWeightSpans(generation.weights) } : undefined
+      const completion = wire.complete(
+        generation.tokens.map((token, at) => toReported(at, token)),
         reason,
         spans,
       )
       return json(response, {
-        ...root(),
-        ...(tellsSpans && { weight_version: undefined }),
-        ...answer,
-        usage: usageNow(),
+        ...createRoot(),
+        ...(reportsSpans && { weight_version: undefined }),
+        ...completion,
+        usage: getUsage(),
       })
     }
     response.writeHead(200, { 'content-type': 'text/event-stream' })
-    const send = (fields: object) => response.write(`data: ${JSON.stringify({ ...root(), ...fields })}\n\n`)
+    const send = (fields: object) =>
+      response.write(`data: ${JSON.stringify({ ...createRoot(), ...fields })}\n\n`)
     for (const [at, token] of drawn.entries()) {
-      if (at < TIMED) await this.#wait(random() < 0.5 ? 0 : 8 * random())
+      if (at < TIMED_TOKENS) await this.#wait(random() < 0.5 ? 0 : 8 * random())
       if (response.destroyed) return
-      if (at === strikesAt && mischief === 'reset') return void response.destroy()
-      if (at === strikesAt && mischief === 'truncate')
+      if (at === faultAt && fault === 'reset') return void response.destroy()
+      if (at === faultAt && fault === 'truncate')
         return void response.end(random() < 0.5 ? 'data: [DONE]\n\n' : undefined)
       const aborts = isAborted(at)
       if (!aborts) step(at, token)
-      if (at === 0) send(wire.begin())
+      if (at === 0) send(wire.start())
       if (aborts) {
-        this.#noteCut(call, 'abort', at)
+        this.#countCut(requestKey, 'abort', at)
         send(wire.end('abort'))
         break
       }
-      const kept = send(wire.piece([entryOf(at, token)]))
+      const hasRoom = send(wire.chunk([toReported(at, token)]))
       if (cut?.how === 'error_event' && cut.at === at + 1) {
-        this.#noteCut(call, 'error_event', at + 1)
+        this.#countCut(requestKey, 'error_event', at + 1)
         send({
           error: { message: 'EngineCore encountered an issue.', type: 'InternalServerError', code: 500 },
         })
         return void response.end('data: [DONE]\n\n')
       }
-      // The last token is sent together with the end, so that the weights are still those of the token.
+      // The end is sent together with the last token, so that the weights are still those of the token.
       if (at === drawn.length - 1) send(wire.end(finishReason))
       this.onToken(at, response.socket as unknown as SimSocket)
-      if (!kept) await Promise.race([once(response, 'drain'), once(response, 'close')])
+      if (!hasRoom) await Promise.race([once(response, 'drain'), once(response, 'close')])
     }
-    response.write(`data: ${JSON.stringify({ choices: [], usage: usageNow() })}\n\n`)
+    response.write(`data: ${JSON.stringify({ choices: [], usage: getUsage() })}\n\n`)
     response.end('data: [DONE]\n\n')
   }
 
@@ -367,102 +370,106 @@ export class SimEngine {
   }
 }
 
-/** A token as the engine reports it: only the text of a lost one. */
-type ToldToken = Token & { isLost?: boolean }
+/** A token as the engine reports it, possibly without its id. */
+type ReportedToken = Token & { lacksId?: boolean }
 
-interface Wire {
-  whole(tokens: readonly ToldToken[], finishReason: string, spans?: object): object
-  begin(): object
-  piece(tokens: readonly ToldToken[]): object
+interface WireFormat {
+  complete(tokens: readonly ReportedToken[], finishReason: string, spans?: object): object
+  start(): object
+  chunk(tokens: readonly ReportedToken[]): object
   end(finishReason: string): object
 }
 
 /**
- * Creates the wire format. vLLM has the prompt's ids at the root in chat, and on the choice in completions; logprobs
- * differ too.
+ * Creates the wire format of a request. vLLM has the prompt's ids at the root in chat, and on the choice in completions.
+ * Logprobs differ, too.
  */
-function wireOf(
+function createWireFormat(
   { messages }: GenerationBody,
   {
     prompt,
     vocabulary,
-    isHonest,
+    reportsValidIds,
     sampled,
-  }: { prompt: number[]; vocabulary: Vocabulary; isHonest: boolean; sampled: Sampled },
-): Wire {
-  const textOf = (tokens: readonly Token[]) => tokens.map(({ id }) => vocabulary.textOf(id)).join('')
-  const keptOf = (tokens: readonly ToldToken[]) => tokens.filter(({ isLost }) => !isLost)
-  const idsOf = (tokens: readonly Token[]) =>
-    tokens.map(({ id }) => (isHonest ? id : id % 3 === 0 ? -id : id + 0.5))
+  }: { prompt: number[]; vocabulary: Vocabulary; reportsValidIds: boolean; sampled: Sample },
+): WireFormat {
+  const getText = (tokens: readonly Token[]) => tokens.map(({ id }) => vocabulary.getText(id)).join('')
+  const withIds = (tokens: readonly ReportedToken[]) => tokens.filter(({ lacksId }) => !lacksId)
+  const getIds = (tokens: readonly Token[]) =>
+    tokens.map(({ id }) => (reportsValidIds ? id : id % 3 === 0 ? -id : id + 0.5))
   const one = (choice: object) => [{ index: 0, ...choice }]
   const promptField = { prompt_token_ids: prompt }
   if (messages) {
-    const { content, calls } = sampled
+    const { content, toolCalls } = sampled
     let left = content
-    // Tool calls are reported as such, not as content.
-    const contentIn = (tokens: readonly Token[]) => {
-      const text = textOf(tokens)
+    // Tool calls are not part of the content.
+    const takeContent = (tokens: readonly Token[]) => {
+      const text = getText(tokens)
       if (!left.startsWith(text)) return ''
       left = left.slice(text.length)
       return text
     }
-    const fieldsOf = (tokens: readonly ToldToken[]) => ({
-      token_ids: idsOf(keptOf(tokens)),
+    const getFields = (tokens: readonly ReportedToken[]) => ({
+      token_ids: getIds(withIds(tokens)),
       logprobs: {
-        content: keptOf(tokens).map(({ id, logprob }) => ({
-          token: vocabulary.textOf(id),
+        content: withIds(tokens).map(({ id, logprob }) => ({
+          token: vocabulary.getText(id),
           logprob,
           bytes: null,
           top_logprobs: [],
         })),
       },
     })
-    const called = calls.length > 0
+    const callsTools = toolCalls.length > 0
     return {
-      whole: (tokens, reason, spans) => {
-        const message = { role: 'assistant', content, ...(called && { tool_calls: calls }) }
+      complete: (tokens, reason, spans) => {
+        const message = { role: 'assistant', content, ...(callsTools && { tool_calls: toolCalls }) }
         return {
           ...promptField,
           choices: one({
             message,
-            ...fieldsOf(tokens),
+            ...getFields(tokens),
             ...spans,
-            finish_reason: called ? 'tool_calls' : reason,
+            finish_reason: callsTools ? 'tool_calls' : reason,
           }),
         }
       },
-      begin: () => ({ ...promptField, choices: one({ delta: { role: 'assistant', content: '' } }) }),
-      piece: (tokens) => ({ choices: one({ delta: { content: contentIn(tokens) }, ...fieldsOf(tokens) }) }),
+      start: () => ({ ...promptField, choices: one({ delta: { role: 'assistant', content: '' } }) }),
+      chunk: (tokens) => ({
+        choices: one({ delta: { content: takeContent(tokens) }, ...getFields(tokens) }),
+      }),
       end: (reason) => ({
         choices: one({
-          delta: called ? { tool_calls: calls.map((call, index) => ({ index, ...call })) } : {},
-          finish_reason: called ? 'tool_calls' : reason,
+          delta: callsTools
+            ? { tool_calls: toolCalls.map((toolCall, index) => ({ index, ...toolCall })) }
+            : {},
+          finish_reason: callsTools ? 'tool_calls' : reason,
         }),
       }),
     }
   }
-  const fieldsOf = (tokens: readonly ToldToken[]) => ({
-    text: textOf(tokens),
-    token_ids: idsOf(keptOf(tokens)),
+  const getFields = (tokens: readonly ReportedToken[]) => ({
+    text: getText(tokens),
+    token_ids: getIds(withIds(tokens)),
     logprobs: {
-      tokens: keptOf(tokens).map(({ id }) => vocabulary.textOf(id)),
-      token_logprobs: keptOf(tokens).map(({ logprob }) => logprob),
+      tokens: withIds(tokens).map(({ id }) => vocabulary.getText(id)),
+      token_logprobs: withIds(tokens).map(({ logprob }) => logprob),
       top_logprobs: null,
       text_offset: [],
     },
   })
   return {
-    whole: (tokens, reason, spans) => ({
-      choices: one({ ...fieldsOf(tokens), ...promptField, ...spans, finish_reason: reason }),
+    complete: (tokens, reason, spans) => ({
+      choices: one({ ...getFields(tokens), ...promptField, ...spans, finish_reason: reason }),
     }),
-    begin: () => ({ choices: one({ text: '', token_ids: [], ...promptField }) }),
-    piece: (tokens) => ({ choices: one(fieldsOf(tokens)) }),
+    start: () => ({ choices: one({ text: '', token_ids: [], ...promptField }) }),
+    chunk: (tokens) => ({ choices: one(getFields(tokens)) }),
     end: (reason) => ({ choices: one({ text: '', finish_reason: reason }) }),
   }
 }
 
-/** Returns spans as `WeightVersionSpan` of vLLM. */
-function spansOf(weights: readonly string[]): { version: string; start: number; end: number }[] {
+/** Returns spans in the shape of vLLM's `WeightVersionSpan`. */
+function toWeightSpans(weights: readonly string[]): { version: string; start: number; end: number }[] {
   const starts = weights.flatMap((version, at) => (at === 0 || version !== weights[at - 1] ? [at] : []))
   return starts.map((start, at) => ({
     version: weights[start]!,

@@ -1,15 +1,14 @@
-/** Requests of clients and the responses that they received: the facts against which guarantees are checked. */
-
+/** The requests of clients and the responses that they received, against which guarantees are checked. */
 import type { Dialect } from './dialects.ts'
-import type { Call } from './oracle.ts'
+import type { ToolCall } from './oracle.ts'
 
 /** One attempt of an agent's request. */
 export interface Attempt {
   sessionId: string
-  /** The last message of the request's prompt, which is unique. */
-  call: string
-  /** The turn whose completion is the last one in the prompt; undefined: a conversation begins. */
-  goesOnFrom?: string | undefined
+  /** Identifies the request: a unique text in the last message of its prompt. */
+  requestKey: string
+  /** The turn whose completion is the last one in the prompt; undefined at the start of a conversation. */
+  continuedTurnId?: string | undefined
   /** Whether the agent has cut part of that turn's prompt or completion. */
   isEdited: boolean
   dialect: Dialect
@@ -17,14 +16,17 @@ export interface Attempt {
   retry: number
   sentAtMs: number
   endedAtMs?: number
-  /** `read`: completely. `refused`: with an error status. `broken`: it ended early. `left`: the client disconnected. */
-  outcome?: 'read' | 'refused' | 'broken' | 'left'
+  /**
+   * `read`: the client received a complete response. `rejected`: an error status. `broken`: the response ended early.
+   * `disconnected`: the client disconnected.
+   */
+  outcome?: 'read' | 'rejected' | 'broken' | 'disconnected'
   status?: number
   /** The turn id in the response's header. */
   turnId?: string | undefined
   text?: string
-  calls?: readonly Call[]
-  /** The error code of a rejection, or of an error in the stream. */
+  toolCalls?: readonly ToolCall[]
+  /** The error code of a rejected request, or of an error in the stream. */
   code?: string | undefined
 }
 
@@ -36,7 +38,7 @@ export interface Operation {
   sessionId: string
   sentAtMs: number
   endedAtMs?: number
-  /** The HTTP status; 0: the outcome is unknown. */
+  /** The HTTP status; 0 if the outcome is unknown. */
   status?: number
   reward?: number
   /** The value of `continue_responses` that a session is created with. */

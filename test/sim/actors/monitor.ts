@@ -1,6 +1,6 @@
 /** Probes `/health` as a load balancer does: it must report when nothing can be committed, and only then. */
-import { Machine, pause, type World } from '../world/world.ts'
-import { ask } from './client.ts'
+import { Machine, sleep, type World } from '../world/world.ts'
+import { sendRequest } from './client.ts'
 import type { History } from './history.ts'
 import type { SimProxy } from './proxy.ts'
 
@@ -10,37 +10,33 @@ export function watchHealth(world: World, proxy: SimProxy, history: History): { 
   const machine = new Machine('monitor')
   let isUsableSinceMs = 0
   let wasUsable = true
-  const look = () => {
+  const observeDisk = () => {
     if (world.disk.isUsable !== wasUsable) isUsableSinceMs = world.time.nowMs
     wasUsable = world.disk.isUsable
   }
   const probe = async () => {
     for (;;) {
-      await pause(INTERVAL_MS)
-      look()
+      await sleep(INTERVAL_MS)
+      observeDisk()
       if (!proxy.isUp) continue
-      const { lives } = proxy
+      const { starts } = proxy
       const sentAtMs = world.time.nowMs
-      const {
-        status,
-        text,
-        isWhole: isComplete,
-      } = await ask(world, {
+      const { status, text, isComplete } = await sendRequest(world, {
         method: 'GET',
         path: '/health',
         timeoutMs: 20_000,
       })
-      look()
-      if (!isComplete || lives !== proxy.lives || !proxy.isUp || isUsableSinceMs > sentAtMs) continue
+      observeDisk()
+      if (!isComplete || starts !== proxy.starts || !proxy.isUp || isUsableSinceMs > sentAtMs) continue
       const reported = JSON.parse(text).status
       if (wasUsable && status !== 200)
-        world.violated(`/health reports ${reported} while everything can be recorded`)
+        world.reportViolation(`/health reports ${reported} while everything can be recorded`)
       const hasFailed = history.attempts.some(
         ({ code, endedAtMs }) =>
           code === 'store_failed' && endedAtMs! > world.disk.brokenAtMs && endedAtMs! < sentAtMs,
       )
       if (world.disk.isBroken && hasFailed && status === 200)
-        world.violated('/health reports ok while nothing can be recorded')
+        world.reportViolation('/health reports ok while nothing can be recorded')
     }
   }
   machine.run(() => void probe())

@@ -1,5 +1,4 @@
 /** The proxy as `llm-proxy serve` creates it, with a supervisor that restarts it. */
-
 import { type Platform, type RunningServer, startServer } from '../../../src/main.ts'
 import { loadConfig } from '../../../src/proxy/config/load.ts'
 import { SERVE, type ServeConfig } from '../../../src/proxy/config/options/serve.ts'
@@ -9,8 +8,8 @@ import {
   createUnauthenticatedConnections,
   createWebServer,
 } from '../../../src/proxy/http/transport/web-server.ts'
-import { connectEngine, loggerOf } from '../world/ports.ts'
-import { Machine, pause, type World } from '../world/world.ts'
+import { connectEngine, createLogger } from '../world/ports.ts'
+import { Machine, sleep, type World } from '../world/world.ts'
 
 export const PROXY = { host: 'proxy', port: 8080 }
 
@@ -23,11 +22,11 @@ export class SimProxy {
   readonly #openModel: Platform['openModel']
   #machine: Machine
   #running: RunningServer | undefined
-  /** Whether it is stopping, and whether the supervisor must not restart it. */
   #isStopping = false
+  /** Whether the run is over, so that the supervisor must not restart it. */
   isOver = false
   /** The number of starts. */
-  lives = 0
+  starts = 0
 
   constructor(world: World, overrides: Partial<ServeConfig>, openModel: Platform['openModel']) {
     this.#world = world
@@ -51,7 +50,7 @@ export class SimProxy {
     const machine = new Machine('proxy')
     machine.skewMs = skewMs
     this.#machine = machine
-    this.lives += 1
+    this.starts += 1
     this.#isStopping = false
     machine.run(() => void this.#start(machine))
   }
@@ -71,7 +70,7 @@ export class SimProxy {
     const machine = this.#machine
     if (running === undefined || machine.isDead || this.#isStopping) return
     this.#isStopping = true
-    this.#world.log('proxy', 'is told to stop')
+    this.#world.log('proxy', 'is stopping')
     let isDone = false
     const died = new Promise<void>((resolve) => machine.onDeath(resolve))
     const stopped = machine
@@ -79,47 +78,46 @@ export class SimProxy {
       .then(
         ({ drained }) => {
           isDone = true
-          this.#world.log('proxy', drained ? 'stopped' : 'stopped with calls cut off')
-          if (!machine.isDead) this.#checkRest(machine)
+          this.#world.log('proxy', drained ? 'stopped' : 'stopped with requests cancelled')
+          if (!machine.isDead) this.#checkReleased(machine)
         },
         (error: unknown) => {
           isDone = true
-          if (this.#world.disk.isUsable)
-            this.#world.violated(`the proxy did not stop in good order: ${error}`)
+          if (this.#world.disk.isUsable) this.#world.reportViolation(`the proxy failed to stop: ${error}`)
         },
       )
-    await Promise.race([stopped, died, pause(graceMs + 120_000)])
-    if (!isDone && !machine.isDead) this.#world.violated('the proxy did not stop in time')
+    await Promise.race([stopped, died, sleep(graceMs + 120_000)])
+    if (!isDone && !machine.isDead) this.#world.reportViolation('the proxy did not stop in time')
     this.#running = undefined
     machine.kill()
   }
 
   /** Checks that a process that ends by itself has released everything. */
-  #checkRest(machine: Machine): void {
-    const timers = this.#world.time.timersOf(machine)
-    if (timers > 0) this.#world.violated(`the proxy has stopped and ${timers} of its timers still run`)
+  #checkReleased(machine: Machine): void {
+    const timers = this.#world.time.countTimers(machine)
+    if (timers > 0) this.#world.reportViolation(`the proxy has stopped and ${timers} of its timers still run`)
     const sockets = this.#world.network.links.filter(({ server, client }) =>
       [server, client].some((socket) => socket.machine === machine && !socket.destroyed),
     )
     if (sockets.length > 0)
-      this.#world.violated(`the proxy has stopped and ${sockets.length} of its sockets are open`)
+      this.#world.reportViolation(`the proxy has stopped and ${sockets.length} of its sockets are open`)
   }
 
   async #start(machine: Machine): Promise<void> {
     try {
       const running = await startServer(this.#config, {
-        logger: loggerOf(this.#world, 'proxy'),
+        logger: createLogger(this.#world, 'proxy'),
         platform: this.#platform(machine),
       })
       if (machine.isDead) return
       this.#running = running
-      this.#world.log('proxy', `serves, life ${this.lives}`)
+      this.#world.log('proxy', `serves, start ${this.starts}`)
       void running.lost.then((error) => {
-        this.#world.log('proxy', `its store is gone: ${error.message}`)
+        this.#world.log('proxy', `its store has failed: ${error.message}`)
         if (this.#machine === machine) this.kill()
       })
     } catch (error) {
-      this.#world.log('proxy', `does not start: ${error}`)
+      this.#world.log('proxy', `failed to start: ${error}`)
       machine.kill()
     }
     machine.onDeath(() => {
@@ -138,7 +136,7 @@ export class SimProxy {
     }
   }
 
-  /** Does the same as `src/proxy/http/server.ts`, except for the sockets. */
+  /** Listens as `src/proxy/http/server.ts` does, on a simulated socket. */
   async #listen(options: ServerOptions): Promise<HttpServer> {
     const unauthenticated = createUnauthenticatedConnections()
     const app = await buildApp(options, {
@@ -160,10 +158,10 @@ export class SimProxy {
       close: async () => {
         stop()
         const closed = fastify.close()
-        for (let waitedMs = 0; openResponses.size > 0 && waitedMs < 5_000; waitedMs += 10) await pause(10)
+        for (let waitedMs = 0; openResponses.size > 0 && waitedMs < 5_000; waitedMs += 10) await sleep(10)
         fastify.server.closeAllConnections()
         await closed
-        await pause(50)
+        await sleep(50)
       },
     }
   }

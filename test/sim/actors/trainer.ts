@@ -1,6 +1,6 @@
-/** A trainer: opens sessions, rewards, resets, ends and deletes them at bad moments, and updates weights. */
-import { pause, type World } from '../world/world.ts'
-import { ask } from './client.ts'
+/** A trainer: it creates, rewards, resets, ends and deletes sessions at bad moments, and updates weights. */
+import { sleep, type World } from '../world/world.ts'
+import { sendRequest } from './client.ts'
 import type { SimEngine } from './engine.ts'
 import type { History, Operation, OperationKind } from './history.ts'
 
@@ -9,8 +9,8 @@ export interface TrainerPlan {
   creates: boolean
   /** Overrides the proxy's option. */
   continueResponses: boolean | undefined
-  /** Its operations while agents run. */
-  moves: readonly { atMs: number; kind: OperationKind }[]
+  /** Operations while agents run. */
+  operations: readonly { atMs: number; kind: OperationKind }[]
   completes: boolean
   random: () => number
 }
@@ -18,24 +18,24 @@ export interface TrainerPlan {
 export async function runTrainer(
   world: World,
   history: History,
-  { sessionId, creates, continueResponses, moves, completes, random }: TrainerPlan,
+  { sessionId, creates, continueResponses, operations, completes, random }: TrainerPlan,
   agentsDone: Promise<unknown>,
 ): Promise<void> {
   const operate = (kind: OperationKind) => runOperation(world, history, { kind, sessionId, random })
   if (creates) await runOperation(world, history, { kind: 'create', sessionId, random, continueResponses })
-  const movesDone = Promise.all(
-    moves.map(async ({ atMs, kind }) => {
-      await pause(atMs)
+  const operationsDone = Promise.all(
+    operations.map(async ({ atMs, kind }) => {
+      await sleep(atMs)
       await operate(kind)
     }),
   )
-  await Promise.all([agentsDone, movesDone])
+  await Promise.all([agentsDone, operationsDone])
   if (!completes) return
   await operate('reward')
   for (let attempts = 0; attempts < 3; attempts += 1) {
     const { status } = await operate('complete')
     if (status === 200) return
-    await pause(1_000)
+    await sleep(1_000)
   }
 }
 
@@ -51,16 +51,16 @@ async function runOperation(
   history.operations.push(operation)
   if (kind === 'reward') operation.reward = Math.floor(random() * 100) / 4
   world.log('trainer', `${kind} ${sessionId}`)
-  const { status, isWhole, text } = await ask(world, requestOf(operation))
+  const { status, isComplete, text } = await sendRequest(world, createOperationRequest(operation))
   operation.endedAtMs = world.time.nowMs
   // A partial response to a change is as inconclusive as none.
-  operation.status = isWhole ? status : 0
+  operation.status = isComplete ? status : 0
   operation.found = !text.includes('"not_found"')
   world.log('trainer', `${kind} ${sessionId}: ${operation.status}`)
   return operation
 }
 
-function requestOf({ kind, sessionId, reward, continueResponses }: Operation) {
+function createOperationRequest({ kind, sessionId, reward, continueResponses }: Operation) {
   const path = `/sessions/${sessionId}`
   if (kind === 'create')
     return {
@@ -74,34 +74,35 @@ function requestOf({ kind, sessionId, reward, continueResponses }: Operation) {
   return { method: 'POST', path: `${path}/${kind}` } as const
 }
 
-/** Updates the weights of all engines, as trainers do: nothing may be sampled meanwhile. */
+/** Updates the weights of all engines, as trainers do: no engine may sample meanwhile. */
 export async function updateWeights(
   world: World,
   engines: readonly SimEngine[],
   { version, isUndisturbed }: { version: string; isUndisturbed: boolean },
 ): Promise<void> {
-  const begun = () =>
-    engines.reduce((sum, engine) => sum + [...engine.begun.values()].reduce((a, b) => a + b, 0), 0)
-  const paused = await ask(world, {
+  const countStarted = () =>
+    engines.reduce((sum, engine) => sum + [...engine.startedCounts.values()].reduce((a, b) => a + b, 0), 0)
+  const paused = await sendRequest(world, {
     method: 'POST',
     path: '/admin/pause?drain_timeout_s=30',
     timeoutMs: 60_000,
   })
   world.log('trainer', `pause: ${paused.status} ${paused.text}`)
-  const isDrained = paused.isWhole && paused.status === 200 && JSON.parse(paused.text).drained === true
-  const before = begun()
-  await pause(500)
-  if (isUndisturbed && isDrained && begun() !== before) world.violated('an engine got a call during a pause')
+  const isDrained = paused.isComplete && paused.status === 200 && JSON.parse(paused.text).drained === true
+  const before = countStarted()
+  await sleep(500)
+  if (isUndisturbed && isDrained && countStarted() !== before)
+    world.reportViolation('an engine received a request during a pause')
   if (isUndisturbed && isDrained && engines.some(({ running }) => running > 0))
-    world.violated('a pause was said to be drained while an engine still sampled')
+    world.reportViolation('the proxy reported a pause as drained while an engine still sampled')
   for (const engine of engines) engine.replaceWeights(version)
   world.log('trainer', `weights are ${version}`)
   await resume(world)
 }
 
 /**
- * Updates the weights as asynchronous trainers do: each engine aborts what it samples, and holds new requests until it
- * has its new weights.
+ * Updates the weights as asynchronous trainers do: each engine aborts its requests, and queues new ones until it has the
+ * new weights.
  */
 export async function abortForWeights(
   world: World,
@@ -110,19 +111,19 @@ export async function abortForWeights(
 ): Promise<void> {
   for (const engine of engines) engine.pause()
   for (const engine of engines) {
-    await pause(2_000 * world.random.cuts() ** 2)
+    await sleep(2_000 * world.random.cuts() ** 2)
     engine.replaceWeights(version)
     engine.resume()
   }
   world.log('trainer', `weights are ${version}, after aborts`)
 }
 
-/** Retries until the proxy confirms. */
+/** Resumes the proxy; retries until it confirms. */
 export async function resume(world: World): Promise<void> {
   for (let attempts = 0; attempts < 20; attempts += 1) {
-    const { status } = await ask(world, { method: 'POST', path: '/admin/resume', timeoutMs: 30_000 })
+    const { status } = await sendRequest(world, { method: 'POST', path: '/admin/resume', timeoutMs: 30_000 })
     world.log('trainer', `resume: ${status}`)
     if (status === 200) return
-    await pause(2_000)
+    await sleep(2_000)
   }
 }

@@ -1,18 +1,17 @@
 /** An inference worker as `llm-proxy worker` creates it. */
-
 import type { LogEventName } from '../../../src/base/log-events.ts'
 import type { Logger } from '../../../src/base/logger.ts'
 import { type RunningWorker, startWorker } from '../../../src/main.ts'
 import { loadConfig } from '../../../src/proxy/config/load.ts'
 import { WORKER, type WorkerConfig } from '../../../src/proxy/config/options/worker.ts'
 import type { Link, SimSocket } from '../world/network.ts'
-import { connectEngine, dialProxy, loggerOf } from '../world/ports.ts'
-import { Machine, pause, type World } from '../world/world.ts'
+import { connectEngine, createLogger, dialProxy } from '../world/ports.ts'
+import { Machine, sleep, type World } from '../world/world.ts'
 import { PROXY } from './proxy.ts'
 
 const DEFAULTS = loadConfig(WORKER, { proxyUrls: [`http://${PROXY.host}:${PROXY.port}`] }, {})
 
-const REPLACED_WITHIN_MS = 1_000
+const REPLACE_CHECK_DELAY_MS = 1_000
 
 export class SimWorker {
   readonly name: string
@@ -57,27 +56,27 @@ export class SimWorker {
   async stop(graceMs: number): Promise<void> {
     const machine = this.#machine
     if (machine.isDead) return
-    this.#world.log(this.name, 'is told to stop')
+    this.#world.log(this.name, 'is stopping')
     let isDone = false
     const died = new Promise<void>((resolve) => machine.onDeath(resolve))
     const stopped = machine
       .run(() => this.#running.stop(graceMs))
       .then(({ drained }) => {
         isDone = true
-        this.#world.log(this.name, drained ? 'stopped' : 'stopped with calls dropped')
-        const timers = machine.isDead ? 0 : this.#world.time.timersOf(machine)
+        this.#world.log(this.name, drained ? 'stopped' : 'stopped with requests dropped')
+        const timers = machine.isDead ? 0 : this.#world.time.countTimers(machine)
         if (timers > 0)
-          this.#world.violated(`worker ${this.name} has stopped and ${timers} of its timers still run`)
+          this.#world.reportViolation(`worker ${this.name} has stopped and ${timers} of its timers still run`)
       })
-    await Promise.race([stopped, died, pause(graceMs + 60_000)])
-    if (!isDone && !machine.isDead) this.#world.violated(`worker ${this.name} did not stop in time`)
+    await Promise.race([stopped, died, sleep(graceMs + 60_000)])
+    if (!isDone && !machine.isDead) this.#world.reportViolation(`worker ${this.name} did not stop in time`)
     machine.kill()
   }
 
-  /** Checks that the proxy never replaces a newer process of this name with an older one. */
-  #watched(machine: Machine): Logger {
-    const logger = loggerOf(this.#world, this.name)
-    const connected = () => {
+  /** Creates a logger that checks that the proxy never replaces a newer process of this name with an older one. */
+  #createWatchedLogger(machine: Machine): Logger {
+    const logger = createLogger(this.#world, this.name)
+    const onConnected = () => {
       const link = this.#world.network.links.find(
         ({ client, server }) =>
           client.machine === machine && server.machine.name === 'proxy' && isAlive(client),
@@ -89,20 +88,20 @@ export class SimWorker {
       if (link.server.machine !== newest.server.machine) return
       const check = () => {
         if (isAlive(link.client) && !isAlive(newest.client) && this.#newest === newest)
-          this.#world.violated(`an older process of ${this.name} has replaced a newer one`)
+          this.#world.reportViolation(`an older process of ${this.name} has replaced a newer one`)
       }
-      this.#world.time.after(REPLACED_WITHIN_MS, check, null)
+      this.#world.time.after(REPLACE_CHECK_DELAY_MS, check, null)
     }
     const info: Logger['info'] = (fields, message) => {
       logger.info(fields, message)
-      if ((fields as { event?: LogEventName }).event === 'proxy_connected') connected()
+      if ((fields as { event?: LogEventName }).event === 'proxy_connected') onConnected()
     }
     return { ...logger, info }
   }
 
   #start(): RunningWorker {
     const { network } = this.#world
-    const logger = this.#watched(this.#machine)
+    const logger = this.#createWatchedLogger(this.#machine)
     const repeats = () => {
       if (this.#repeats === 0) return false
       this.#repeats -= 1

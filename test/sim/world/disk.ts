@@ -1,6 +1,6 @@
 /**
- * The store's threads in the proxy's own process: the real loops on the real SQLite, with delayed messages. Buffers are
- * transferred as with `postMessage`.
+ * The store's threads, in the process of the simulator: the real loops on the real SQLite, with delayed messages.
+ * Buffers are transferred as with `postMessage`.
  */
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
@@ -16,7 +16,7 @@ import { Writer } from '../../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../src/proxy/store/sqlite/writer-loop.ts'
 import { Machine } from './machine.ts'
 
-interface Data {
+interface ThreadData {
   path: string
   durability: Durability
   cacheBytes: number
@@ -30,7 +30,7 @@ export interface Timeline {
   after(delayMs: number, task: () => void, owner: Machine): unknown
 }
 
-/** The disk, with faults of it and of the threads that use it. */
+/** The disk and the threads that use it, with their faults. */
 export class Disk {
   readonly #time: Timeline
   readonly #random: () => number
@@ -39,7 +39,7 @@ export class Disk {
   slowMs = 3
   #isFull = false
   #isBroken = false
-  /** The time since which it is broken. */
+  /** The time at which it broke last. */
   brokenAtMs = 0
 
   constructor(time: Timeline, random: () => number) {
@@ -55,24 +55,23 @@ export class Disk {
     return !this.#isFull && !this.#isBroken
   }
 
-  /** Makes SQLite find no room for another page; `false`: there is room again. */
-  full(isFull: boolean): void {
+  /** Sets whether SQLite has no room for another page. */
+  setFull(isFull: boolean): void {
     this.#isFull = isFull
-    for (const writer of this.#writers) writer.limit(isFull)
+    for (const writer of this.#writers) writer.setFull(isFull)
   }
 
-  /** Makes every commit fail; `false`: commits succeed again. */
-  break(isBroken: boolean): void {
+  /** Sets whether every commit fails. */
+  setBroken(isBroken: boolean): void {
     if (isBroken && !this.#isBroken) this.brokenAtMs = this.#time.nowMs
     this.#isBroken = isBroken
   }
 
-  /** Kills the writer's thread. */
   killWriter(): void {
-    for (const writer of [...this.#writers]) writer.die(new Error('the thread was killed'))
+    for (const writer of [...this.#writers]) writer.crash(new Error('the thread was killed'))
   }
 
-  /** Starts a thread for the proxy on whose machine it is called. */
+  /** Starts a thread for the proxy on the current machine. */
   spawn: ThreadSpawner = (role, data) => {
     const thread = new SimThread(
       this.#time,
@@ -82,7 +81,7 @@ export class Disk {
       },
     )
     if (role === 'writer') this.#writers.add(thread)
-    thread.start(role, data as Data, this.#isFull)
+    thread.start(role, data as ThreadData, this.#isFull)
     thread.once('exit', () => this.#writers.delete(thread))
     return thread
   }
@@ -96,7 +95,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   readonly #time: Timeline
   readonly #delayMs: () => number
   readonly #beforeCommit: () => void
-  /** A machine of its own, so that its timers end with it; it dies with the proxy's. */
+  /** A separate machine, so that the timers end with the thread. It dies with the machine of the proxy. */
   readonly #machine: Machine
   readonly #main = Machine.current!
   readonly #inbox: Message[] = []
@@ -104,8 +103,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   #close: () => void = () => {}
   #db: Database.Database | undefined
   #pages = 0
-  #isWoken = false
-  #isReplying = 0
+  #isScheduled = false
   #lastReplyAtMs = 0
 
   constructor(time: Timeline, delayMs: () => number, beforeCommit: () => void) {
@@ -117,11 +115,11 @@ class SimThread extends EventEmitter implements ThreadPort {
     this.#main.onDeath(() => this.#end())
   }
 
-  start(role: StoreRole, data: Data, isFull: boolean): void {
+  start(role: StoreRole, data: ThreadData, isFull: boolean): void {
     try {
       if (role === 'writer') this.#openWriter(data)
       else this.#openReader(data)
-      if (role === 'writer' && isFull) this.limit(true)
+      if (role === 'writer' && isFull) this.setFull(true)
       this.#notify({ opened: true })
     } catch (error) {
       this.#notify({ opened: false, error: structuredClone(toWireError(error)) })
@@ -129,7 +127,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   }
 
   /** Sets whether the database may not grow. */
-  limit(isFull: boolean): void {
+  setFull(isFull: boolean): void {
     if (this.#db?.open !== true) return
     if (isFull) this.#pages = this.#db.pragma('page_count', { simple: true }) as number
     this.#db.pragma(`max_page_count = ${isFull ? this.#pages : 0xfffffffe}`)
@@ -137,11 +135,11 @@ class SimThread extends EventEmitter implements ThreadPort {
 
   postMessage(message: unknown, transfer: readonly Transferable[] = []): void {
     this.#inbox.push(structuredClone(message, { transfer: transfer as ArrayBuffer[] }) as Message)
-    this.#wake()
+    this.#schedule()
   }
 
-  /** Ends as a thread that throws: the process receives the error. */
-  die(cause: Error): void {
+  /** Ends as a thread that throws: the proxy receives the error. */
+  crash(cause: Error): void {
     if (this.#machine.isDead) return
     this.#end()
     this.#main.run(() => {
@@ -157,16 +155,16 @@ class SimThread extends EventEmitter implements ThreadPort {
     this.#close()
   }
 
-  #wake(): void {
-    if (this.#isWoken) return
-    this.#isWoken = true
+  #schedule(): void {
+    if (this.#isScheduled) return
+    this.#isScheduled = true
     this.#time.after(
       this.#delayMs(),
       () => {
-        this.#isWoken = false
+        this.#isScheduled = false
         const message = this.#inbox.shift()
         if (message !== undefined) this.#receive?.(message)
-        if (this.#inbox.length > 0) this.#wake()
+        if (this.#inbox.length > 0) this.#schedule()
       },
       this.#machine,
     )
@@ -174,20 +172,12 @@ class SimThread extends EventEmitter implements ThreadPort {
 
   #notify(message: unknown, transfer: Transferable[] = []): void {
     const copy = structuredClone(message, { transfer: transfer as ArrayBuffer[] })
-    this.#isReplying += 1
-    // The reply to a group is sent when the group is on disk; a process that dies before has acknowledged nothing.
+    // The thread replies after it has committed the group. A process that dies before has acknowledged nothing.
     this.#lastReplyAtMs = Math.max(this.#lastReplyAtMs, this.#time.nowMs + this.#delayMs())
-    this.#time.after(
-      this.#lastReplyAtMs - this.#time.nowMs,
-      () => {
-        this.#isReplying -= 1
-        this.emit('message', copy)
-      },
-      this.#main,
-    )
+    this.#time.after(this.#lastReplyAtMs - this.#time.nowMs, () => this.emit('message', copy), this.#main)
   }
 
-  #openWriter({ path, durability, cacheBytes }: Data): void {
+  #openWriter({ path, durability, cacheBytes }: ThreadData): void {
     const { db, close, files } = openForWriting(path, durability)
     this.#db = db
     this.#close = close
@@ -206,7 +196,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     this.#receive = (message) => loop.receive(message as WriterMessage)
   }
 
-  #openReader({ path, cacheBytes }: Data): void {
+  #openReader({ path, cacheBytes }: ThreadData): void {
     const db = openForReading(path)
     this.#close = () => db.close()
     const loop = new ReaderLoop(createReader(db, cacheBytes), () => db.close(), {
@@ -216,7 +206,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     this.#receive = (message) => loop.receive(message as ReaderMessage)
   }
 
-  /** Exits after the replies that were sent before. */
+  /** Exits after the pending replies. */
   #exit(): void {
     const delayMs = Math.max(0, this.#lastReplyAtMs - this.#time.nowMs)
     this.#time.after(

@@ -1,4 +1,4 @@
-/** A simulated process: everything that it owns ends with it. */
+/** A simulated process. Its timers and sockets end with it. */
 import { AsyncLocalStorage } from 'node:async_hooks'
 
 const current = new AsyncLocalStorage<Machine>()
@@ -14,7 +14,7 @@ export class Machine {
     this.name = name
   }
 
-  /** The machine whose code runs at this moment; undefined: the simulator's own. */
+  /** The machine whose code runs at this moment; undefined in code of the simulator. */
   static get current(): Machine | undefined {
     return current.getStore()
   }
@@ -32,7 +32,7 @@ export class Machine {
     this.#onDeath.push(task)
   }
 
-  /** Kills the machine as SIGKILL does: none of its code runs any more. */
+  /** Kills the machine as SIGKILL does: its code no longer runs. */
   kill(): void {
     if (this.#isDead) return
     this.#isDead = true

@@ -1,6 +1,6 @@
 /**
- * Sockets in memory that behave like TCP: data arrives in order and after some time, in arbitrary chunks; a reader that
- * does not read blocks its writer; a machine that dies resets its connections, or leaves them half open.
+ * Sockets in memory that behave like TCP: data arrives in order, delayed, and in arbitrary chunks; a reader that does
+ * not read blocks its writer; a machine that dies resets its connections, or leaves them half open.
  */
 import { Duplex } from 'node:stream'
 import { Machine } from './machine.ts'
@@ -41,10 +41,7 @@ export class Network {
     return [...this.#links]
   }
 
-  /**
-   * Listens on an address.
-   * @returns a function that stops listening; open connections stay
-   */
+  /** @returns a function that stops listening; connections stay open */
   listen({ host, port }: Address, listener: Listener): () => void {
     const key = `${host}:${port}`
     const machine = Machine.current!
@@ -67,7 +64,7 @@ export class Network {
     )
     const server = this.#servers.get(`${host}:${port}`)
     this.time.after(
-      this.latencyMs(),
+      this.drawLatencyMs(),
       () => {
         if (client.destroyed) return
         const target = this.#servers.get(`${host}:${port}`)
@@ -82,8 +79,8 @@ export class Network {
         const link = new Link(this, client, accepted)
         this.#links.add(link)
         target.machine.run(() => target.listener.emit('connection', accepted))
-        accepted.connected(link)
-        client.connected(link)
+        accepted.onConnected(link)
+        client.onConnected(link)
       },
       machine,
     )
@@ -91,16 +88,16 @@ export class Network {
   }
 
   /** Draws the latency of a chunk. */
-  latencyMs(): number {
+  drawLatencyMs(): number {
     return 0.1 + 2 * this.random()
   }
 
-  forget(link: Link): void {
+  remove(link: Link): void {
     this.#links.delete(link)
   }
 }
 
-interface End {
+interface Endpoint {
   address: string
   port: number
 }
@@ -110,14 +107,14 @@ type Chunk = Buffer | 'end' | 'reset'
 
 export class SimSocket extends Duplex {
   readonly machine: Machine
-  readonly remote: End
-  readonly local: End
+  readonly remote: Endpoint
+  readonly local: Endpoint
   #link: Link | undefined
-  #waiting: { chunk: Buffer | undefined; callback: () => void } | undefined
+  #pendingWrite: { chunk: Buffer | undefined; callback: () => void } | undefined
   #timeout: NodeJS.Timeout | undefined
   #timeoutMs = 0
 
-  constructor(machine: Machine, remote: End, local: End) {
+  constructor(machine: Machine, remote: Endpoint, local: Endpoint) {
     super({ allowHalfOpen: true, autoDestroy: true })
     this.machine = machine
     this.remote = remote
@@ -174,18 +171,18 @@ export class SimSocket extends Duplex {
     else this.once('finish', () => this.destroy())
   }
 
-  connected(link: Link): void {
+  onConnected(link: Link): void {
     this.#link = link
     this.machine.run(() => {
       this.emit('connect')
       this.emit('ready')
-      this.drained()
+      this.flush()
     })
   }
 
   /**
    * Receives data.
-   * @returns false: further data must wait until `_read`
+   * @returns false if further data must wait until `_read`
    */
   receive(chunk: Chunk): boolean {
     if (this.destroyed || this.machine.isDead) return true
@@ -198,12 +195,12 @@ export class SimSocket extends Duplex {
     })
   }
 
-  /** Sends the chunk that waits for room. */
-  drained(): void {
-    const waiting = this.#waiting
-    if (waiting === undefined || this.#link === undefined) return
-    this.#waiting = undefined
-    this.machine.run(() => this.#send(waiting.chunk, waiting.callback))
+  /** Sends the pending chunk, if there is room. */
+  flush(): void {
+    const pending = this.#pendingWrite
+    if (pending === undefined || this.#link === undefined) return
+    this.#pendingWrite = undefined
+    this.machine.run(() => this.#send(pending.chunk, pending.callback))
   }
 
   override _read(): void {
@@ -221,13 +218,13 @@ export class SimSocket extends Duplex {
 
   override _destroy(error: Error | null, callback: (error: Error | null) => void): void {
     clearTimeout(this.#timeout)
-    this.#link?.closed(this, error !== null)
+    this.#link?.onClosed(this, error !== null)
     callback(error)
   }
 
   #send(chunk: Buffer | undefined, callback: () => void): void {
     if (this.#link === undefined || !this.#link.hasRoom(this)) {
-      this.#waiting = { chunk, callback }
+      this.#pendingWrite = { chunk, callback }
       return
     }
     this.#link.send(this, chunk ?? 'end')
@@ -243,14 +240,14 @@ export class SimSocket extends Duplex {
 interface Wire {
   readonly from: SimSocket
   readonly to: SimSocket
-  readonly queue: { piece: Chunk; atMs: number }[]
+  readonly queue: { chunk: Chunk; atMs: number }[]
   lastAtMs: number
   bytes: number
-  /** Whether the reader has not requested more. */
+  /** Whether the reader has stopped requesting data. */
   isFull: boolean
   isScheduled: boolean
-  /** Whether everything that is sent from here on is lost. */
-  isLost: boolean
+  /** Whether the network drops all data. */
+  isBlackholed: boolean
 }
 
 /** One connection. */
@@ -261,14 +258,14 @@ export class Link {
   readonly #wires: readonly [Wire, Wire]
   #delayedUntilMs = 0
   /** The bytes that remain until the fault of `cutAfter` occurs. */
-  #cut: { bytes: number; how: 'reset' | 'lost' } | undefined
+  #cut: { bytes: number; how: 'reset' | 'blackholed' } | undefined
 
   constructor(network: Network, client: SimSocket, server: SimSocket) {
     this.#network = network
     this.client = client
     this.server = server
-    this.#wires = [wire(client, server), wire(server, client)]
-    for (const socket of [client, server]) socket.machine.onDeath(() => this.#died(socket))
+    this.#wires = [createWire(client, server), createWire(server, client)]
+    for (const socket of [client, server]) socket.machine.onDeath(() => this.#onDeath(socket))
   }
 
   get isOver(): boolean {
@@ -276,7 +273,7 @@ export class Link {
   }
 
   get isHalfOpen(): boolean {
-    return this.#wires.some(({ isLost }) => isLost)
+    return this.#wires.some(({ isBlackholed }) => isBlackholed)
   }
 
   hasRoom(from: SimSocket): boolean {
@@ -294,12 +291,12 @@ export class Link {
       const { bytes, how } = this.#cut
       this.#cut = undefined
       this.#put(wire, rest.subarray(0, bytes))
-      if (how === 'lost') this.lose()
+      if (how === 'blackholed') this.blackhole()
       else this.reset()
       return
     }
     if (this.#cut) this.#cut.bytes -= rest.length
-    // Data that is written at once may arrive in two chunks.
+    // The data of one write may arrive in two chunks.
     if (rest.length > 1 && this.#network.random() < 0.1) {
       const index = 1 + Math.floor(this.#network.random() * (rest.length - 1))
       this.#put(wire, rest.subarray(0, index))
@@ -308,7 +305,7 @@ export class Link {
     this.#put(wire, rest)
   }
 
-  /** The reader requests more. */
+  /** Called when the reader requests more data. */
   resume(reader: SimSocket): void {
     const wire = this.#wireTo(reader)
     if (!wire.isFull) return
@@ -316,53 +313,53 @@ export class Link {
     this.#schedule(wire)
   }
 
-  /** Handles a socket that one side has closed. */
-  closed(socket: SimSocket, withError: boolean): void {
+  /** Called when one side has closed its socket. */
+  onClosed(socket: SimSocket, withError: boolean): void {
     const wire = this.#wireFrom(socket)
     this.#wireTo(socket).bytes = 0
     if (!socket.machine.isDead) this.#put(wire, withError ? 'reset' : 'end')
-    if (this.isOver) this.#network.forget(this)
+    if (this.isOver) this.#network.remove(this)
   }
 
   /** Resets the connection on both sides. */
   reset(): void {
     for (const wire of this.#wires) {
-      wire.isLost = false
+      wire.isBlackholed = false
       this.#put(wire, 'reset')
     }
   }
 
-  /** Drops everything from now on without notifying either side. */
-  lose(): void {
-    for (const wire of this.#wires) wire.isLost = true
+  /** Drops all further data without notifying either side. */
+  blackhole(): void {
+    for (const wire of this.#wires) wire.isBlackholed = true
   }
 
-  /** Delays everything for this time. */
-  hold(forMs: number): void {
-    this.#delayedUntilMs = this.#network.time.nowMs + forMs
+  /** Delays all data that either side sends within this time until its end. */
+  delayFor(durationMs: number): void {
+    this.#delayedUntilMs = this.#network.time.nowMs + durationMs
   }
 
-  /** Cuts the connection after this many bytes, of both directions together. */
-  cutAfter(bytes: number, how: 'reset' | 'lost'): void {
+  /** Cuts the connection after this many bytes in both directions together. */
+  cutAfter(bytes: number, how: 'reset' | 'blackholed'): void {
     this.#cut = { bytes: Math.max(1, bytes), how }
   }
 
-  #died(socket: SimSocket): void {
+  #onDeath(socket: SimSocket): void {
     if (socket.destroyed) return
     const wire = this.#wireFrom(socket)
     // The operating system closes the connections of a dead process.
-    if (!wire.isLost) this.#put(wire, 'reset')
+    if (!wire.isBlackholed) this.#put(wire, 'reset')
     socket.destroy()
   }
 
   #put(wire: Wire, chunk: Chunk): void {
-    if (wire.isLost) {
+    if (wire.isBlackholed) {
       if (Buffer.isBuffer(chunk)) wire.bytes += chunk.length
       return
     }
     const nowMs = Math.max(this.#network.time.nowMs, this.#delayedUntilMs)
-    wire.lastAtMs = Math.max(wire.lastAtMs, nowMs + this.#network.latencyMs())
-    wire.queue.push({ piece: chunk, atMs: wire.lastAtMs })
+    wire.lastAtMs = Math.max(wire.lastAtMs, nowMs + this.#network.drawLatencyMs())
+    wire.queue.push({ chunk, atMs: wire.lastAtMs })
     if (Buffer.isBuffer(chunk)) wire.bytes += chunk.length
     this.#schedule(wire)
   }
@@ -379,18 +376,18 @@ export class Link {
     wire.isScheduled = false
     const first = wire.queue.shift()
     if (first === undefined) return
-    const { piece: chunk } = first
+    const { chunk } = first
     if (wire.to.destroyed && Buffer.isBuffer(chunk)) {
       // The reader is dead, so the sender receives a reset.
       this.#put(this.#wireFrom(wire.to), 'reset')
       return
     }
-    const wantsMore = wire.to.receive(chunk)
+    const hasRoom = wire.to.receive(chunk)
     if (Buffer.isBuffer(chunk)) wire.bytes -= chunk.length
-    wire.isFull = !wantsMore && Buffer.isBuffer(chunk)
-    if (!wire.isLost && wire.bytes < WINDOW_BYTES) wire.from.drained()
+    wire.isFull = !hasRoom && Buffer.isBuffer(chunk)
+    if (!wire.isBlackholed && wire.bytes < WINDOW_BYTES) wire.from.flush()
     this.#schedule(wire)
-    if (this.isOver) this.#network.forget(this)
+    if (this.isOver) this.#network.remove(this)
   }
 
   #wireFrom(socket: SimSocket): Wire {
@@ -402,6 +399,15 @@ export class Link {
   }
 }
 
-function wire(from: SimSocket, to: SimSocket): Wire {
-  return { from, to, queue: [], lastAtMs: 0, bytes: 0, isFull: false, isScheduled: false, isLost: false }
+function createWire(from: SimSocket, to: SimSocket): Wire {
+  return {
+    from,
+    to,
+    queue: [],
+    lastAtMs: 0,
+    bytes: 0,
+    isFull: false,
+    isScheduled: false,
+    isBlackholed: false,
+  }
 }

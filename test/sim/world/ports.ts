@@ -7,9 +7,9 @@ import type { SocketDialer } from '../../../src/worker/proxy-connection.ts'
 import type { Network } from './network.ts'
 import { Machine, type World } from './world.ts'
 
-/** Frames of a response. */
-const NUMBERED = /^\{"type":"completion_(chunk|response)"/
-const REPEATED_WITHIN_MS = 20
+/** Matches frames of a response. */
+const RESPONSE_FRAME = /^\{"type":"completion_(chunk|response)"/
+const MAX_REPEAT_DELAY_MS = 20
 
 export function connectEngine(network: Network): SocketConnector {
   return ({ hostname, port }, callback) => {
@@ -25,7 +25,7 @@ export function connectEngine(network: Network): SocketConnector {
 
 /**
  * Connects to the proxy.
- * @param repeats returns for each numbered frame whether it is sent again, a while later
+ * @param repeats returns for each response frame whether to send it again, with a delay
  */
 export function dialProxy(network: Network, repeats: () => boolean): SocketDialer {
   return (url, options) => {
@@ -35,24 +35,24 @@ export function dialProxy(network: Network, repeats: () => boolean): SocketDiale
       network.connect({ host: hostname, port: Number(port) }) as unknown as Socket
     const socket = new WebSocket(url, { ...options, createConnection })
     const send = socket.send.bind(socket) as (text: string) => void
-    const again = (text: string) => {
+    const resend = (text: string) => {
       if (socket.readyState === WebSocket.OPEN) send(text)
     }
     socket.send = (text: string) => {
       send(text)
-      if (!NUMBERED.test(text) || !repeats()) return
-      network.time.after(REPEATED_WITHIN_MS * network.random(), () => again(text), machine)
+      if (!RESPONSE_FRAME.test(text) || !repeats()) return
+      network.time.after(MAX_REPEAT_DELAY_MS * network.random(), () => resend(text), machine)
     }
     return socket
   }
 }
 
 /** Creates a logger whose lines become part of the run's log. */
-export function loggerOf(world: World, who: string): Logger {
+export function createLogger(world: World, actor: string): Logger {
   const line = (level: string) => (fields: object, message: string) => {
     const { err } = fields as { err?: unknown }
     const cause = err instanceof Error ? `: ${err.message}` : ''
-    world.log(who, `[${level}] ${message}${cause}`)
+    world.log(actor, `[${level}] ${message}${cause}`)
   }
   return { debug() {}, info: line('info'), warn: line('warn'), error: line('error') }
 }

@@ -1,6 +1,6 @@
 /**
- * The model of token mode in the proxy's own process: the embedded engine's tokenizer and chat template, rendered by
- * the same Python as on the product's thread. Replies are delayed; their recipient may have died meanwhile.
+ * The model of token mode, in the process of the simulator: the tokenizer and the chat template of the embedded engine,
+ * with the product's Python renderer. Replies are delayed; their recipient may have died meanwhile.
  */
 import { getEmbeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
@@ -14,7 +14,7 @@ import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-cache.
 import { loadTokenizer, readAddedTokens } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import type { Vocabulary } from '../actors/oracle.ts'
-import { pause } from './world.ts'
+import { sleep } from './world.ts'
 
 export interface SimModel {
   /** Opens the model as `openTokenModel` does: each proxy has separate caches. */
@@ -33,7 +33,7 @@ let opening: Promise<SimModel> | undefined
  * Returns the model for all runs of this process. Python starts in real time, so call this before a world's virtual
  * time is installed.
  */
-export function simModel(): Promise<SimModel> {
+export function getSimModel(): Promise<SimModel> {
   opening ??= openSimModel()
   return opening
 }
@@ -58,12 +58,12 @@ async function openSimModel(): Promise<SimModel> {
     vocabulary: {
       endOfTurn,
       word: (number) => words[number % words.length]!,
-      textOf: (id) => (id === endOfTurn ? '' : tokenizer.decode([id])),
+      getText: (id) => (id === endOfTurn ? '' : tokenizer.decode([id])),
       encode,
     },
     open: async () => {
-      const memory = new ContentCache(async (text) => {
-        await pause(ENCODE_MS)
+      const cache = new ContentCache(async (text) => {
+        await sleep(ENCODE_MS)
         return encode(text)
       }, files.tokenizerJson.added_tokens ?? [])
       const service = createService(new PromptEngine(chatTemplate, tokens))
@@ -72,7 +72,7 @@ async function openSimModel(): Promise<SimModel> {
       const renderer = new PromptRenderer(service, tokenizer, {
         source,
         eosTokenIds,
-        encode: async (text) => Array.from(await memory.encode(text)),
+        encode: async (text) => Array.from(await cache.encode(text)),
       })
       return {
         tokenizer,
@@ -94,14 +94,14 @@ async function openSimModel(): Promise<SimModel> {
 }
 
 function createService(engine: PromptEngine): PromptService {
-  const after = async <T>(respond: () => T): Promise<T> => {
-    await pause(RENDER_MS)
+  const delay = async <T>(respond: () => T): Promise<T> => {
+    await sleep(RENDER_MS)
     return respond()
   }
   return {
-    getWords: () => after(() => engine.words),
-    getBeginnings: (options) => after(() => engine.getBeginnings(options)),
-    render: (messages, options) => after(() => engine.render(messages, options)),
-    renderNewPart: (request, options) => after(() => engine.renderNewPart(request, options)),
+    getWords: () => delay(() => engine.words),
+    getBeginnings: (options) => delay(() => engine.getBeginnings(options)),
+    render: (messages, options) => delay(() => engine.render(messages, options)),
+    renderNewPart: (request, options) => delay(() => engine.renderNewPart(request, options)),
   }
 }

@@ -1,8 +1,9 @@
 /**
- * Time that advances only when nothing is left to do. It replaces the timers, clocks and random numbers of the whole
+ * Time that advances only when no task is due. It replaces the timers, clocks and random numbers of the whole
  * process, because the libraries below the proxy have timers too, and those of `ws` and `undici` are part of the test.
- * | Between two tasks, everything that follows from the first one runs to completion: promises, `process.nextTick`, and
- * Node's own work in its next event-loop tick. No real I/O is in progress, so the order is deterministic.
+ *
+ * Between two tasks, all work that the first one has started runs to completion: promises, `process.nextTick`, and
+ * Node's own work in its next event-loop iteration. No real I/O is in progress, so the order is deterministic.
  */
 import crypto from 'node:crypto'
 import { syncBuiltinESMExports } from 'node:module'
@@ -26,14 +27,13 @@ const real = {
   signalTimeout: AbortSignal.timeout,
   randomUUID: crypto.randomUUID,
   sleep: timers.setTimeout,
-  breathe: timers.setImmediate,
+  setImmediatePromise: timers.setImmediate,
 }
 
-/** The virtual time that is installed in the process. */
 let installed: VirtualTime | undefined
 
-/** `undici` has one timer for all its connections, which must not end with the machine that set it first. */
-const SHARED = 'onTick'
+/** The callback of undici's timer for all of its connections, which must outlive the machine that set it. */
+const SHARED_CALLBACK = 'onTick'
 
 interface SleepOptions {
   signal?: AbortSignal
@@ -131,7 +131,7 @@ export class VirtualTime {
 
   /**
    * Schedules a task.
-   * @param owner the task is removed when it dies; null: it has no owner
+   * @param owner its death removes the task; null if the task has no owner
    */
   after(
     delayMs: number,
@@ -146,10 +146,9 @@ export class VirtualTime {
   }
 
   /**
-   * Counts the timers that the machine has set and not cleared, and that would keep its process alive beyond this
-   * moment.
+   * Counts the timers that the machine has not cleared and that would keep its process alive.
    */
-  timersOf(machine: Machine): number {
+  countTimers(machine: Machine): number {
     return this.#heap.filter(
       ({ atMs, task, owner, timer }) =>
         task !== undefined && owner === machine && timer?.hasRef() && atMs > this.#nowMs,
@@ -185,7 +184,10 @@ export class VirtualTime {
     const set =
       (repeats: boolean) =>
       (task: (...args: unknown[]) => void, delayMs = 0, ...args: unknown[]) =>
-        timer(wholeMs(delayMs), () => task(...args), { repeats, isShared: task.name === SHARED })
+        timer(clampDelayMs(delayMs), () => task(...args), {
+          repeats,
+          isShared: task.name === SHARED_CALLBACK,
+        })
     const clear = (original: (handle: never) => void) => (handle: unknown) =>
       handle instanceof VirtualTimer ? void handle.close() : original(handle as never)
     const signalAfter = (delayMs: number) => {
@@ -196,14 +198,14 @@ export class VirtualTime {
     const sleep = (delayMs: number, value?: unknown, options: SleepOptions = {}) =>
       new Promise((resolve, reject) => {
         const { signal } = options
-        if (signal?.aborted) return reject(abortError(signal))
-        const waits = timer(delayMs, () => {
+        if (signal?.aborted) return reject(createAbortError(signal))
+        const sleeper = timer(delayMs, () => {
           signal?.removeEventListener('abort', onAbort)
           resolve(value)
         })
         const onAbort = () => {
-          waits.close()
-          reject(abortError(signal!))
+          sleeper.close()
+          reject(createAbortError(signal!))
         }
         signal?.addEventListener('abort', onAbort, { once: true })
       })
@@ -219,10 +221,10 @@ export class VirtualTime {
     Math.random = random
     performance.now = () => this.#nowMs
     AbortSignal.timeout = signalAfter
-    crypto.randomUUID = () => uuid(random)
+    crypto.randomUUID = () => createUuid(random)
     Object.assign(timers, {
       setTimeout: (delayMs?: number, value?: unknown, options?: SleepOptions) =>
-        sleep(wholeMs(delayMs), value, options),
+        sleep(clampDelayMs(delayMs), value, options),
       setImmediate: (value?: unknown, options?: SleepOptions) => sleep(0, value, options),
     })
     syncBuiltinESMExports()
@@ -255,15 +257,15 @@ function restore(): void {
   performance.now = real.performanceNow
   AbortSignal.timeout = real.signalTimeout
   crypto.randomUUID = real.randomUUID
-  Object.assign(timers, { setTimeout: real.sleep, setImmediate: real.breathe })
+  Object.assign(timers, { setTimeout: real.sleep, setImmediate: real.setImmediatePromise })
   syncBuiltinESMExports()
 }
 
-function abortError({ reason }: AbortSignal): Error {
+function createAbortError({ reason }: AbortSignal): Error {
   return new DOMException('The operation was aborted', { name: 'AbortError', cause: reason })
 }
 
-function uuid(random: () => number): ReturnType<typeof crypto.randomUUID> {
+function createUuid(random: () => number): ReturnType<typeof crypto.randomUUID> {
   const hex = Array.from({ length: 32 }, () => Math.floor(random() * 16).toString(16)).join('')
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20)}`
 }
@@ -299,8 +301,8 @@ function pop(heap: Entry[]): void {
   heap[index] = last
 }
 
-/** Rounds a delay as Node does: no timer is due at once, or in more than 24 days. */
-function wholeMs(delayMs: unknown): number {
+/** Clamps a delay as Node does: a delay below 1 ms or above 24 days becomes 1 ms. */
+function clampDelayMs(delayMs: unknown): number {
   const ms = Number(delayMs)
   return ms >= 1 && ms < 2 ** 31 ? ms : 1
 }

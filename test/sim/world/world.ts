@@ -10,10 +10,10 @@ import { Machine } from './machine.ts'
 import { Network } from './network.ts'
 import { VirtualTime } from './virtual-time.ts'
 
-/** Each stream is independent, so that omitting a fault changes as little as possible of the rest. */
+/** Independent random streams, so that an omitted fault changes as little as possible of the run. */
 const STREAMS = ['network', 'disk', 'engine', 'workload', 'faults', 'ids', 'cuts'] as const
 
-export type Stream = (typeof STREAMS)[number]
+type Stream = (typeof STREAMS)[number]
 
 export class World {
   readonly seed: number
@@ -36,15 +36,15 @@ export class World {
     this.disk = new Disk(this.time, this.random.disk)
   }
 
-  log(who: string, what: string): void {
-    const line = `${this.time.nowMs.toFixed(3)} ${who}: ${what}`
+  log(actor: string, message: string): void {
+    const line = `${this.time.nowMs.toFixed(3)} ${actor}: ${message}`
     this.#digest.update(line).update('\n')
     this.#echo?.(line)
   }
 
-  violated(promise: string): void {
-    this.log('VIOLATION', promise)
-    this.violations.push(promise)
+  reportViolation(violation: string): void {
+    this.log('VIOLATION', violation)
+    this.violations.push(violation)
   }
 
   digest(): string {
@@ -52,8 +52,8 @@ export class World {
   }
 }
 
-/** Waits; never resolves if the machine that waits dies. */
-export function pause(ms: number): Promise<void> {
+/** Never resolves if the calling machine dies meanwhile. */
+export function sleep(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms))
 }
 

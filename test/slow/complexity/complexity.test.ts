@@ -6,14 +6,14 @@ import { globSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { IS_FULL } from '../../helpers/tier.ts'
-import { ALLOWED_PER_DOUBLING, computeGrowth, type MakeWork } from './measure.ts'
-import { MARKUP } from './of-markup.ts'
-import { REQUESTS } from './of-requests.ts'
-import { WIRES } from './of-wires.ts'
+import { MARKUP_SUBJECTS } from './markup-subjects.ts'
+import { ALLOWED_PER_DOUBLING, computeGrowth, type WorkFactory } from './measure.ts'
+import { REQUEST_SUBJECTS } from './request-subjects.ts'
 import { repeat, type Subject, times } from './subject.ts'
+import { WIRE_SUBJECTS } from './wire-subjects.ts'
 
 const ROOT = join(import.meta.dirname, '../../..')
-const SUBJECTS: readonly Subject[] = [...WIRES, ...REQUESTS, ...MARKUP]
+const SUBJECTS: readonly Subject[] = [...WIRE_SUBJECTS, ...REQUEST_SUBJECTS, ...MARKUP_SUBJECTS]
 
 /** Folders with readers of what clients, engines, workers and models write. */
 const READERS = [
@@ -32,7 +32,7 @@ const READERS = [
 ]
 
 /** Files there that iterate over no external input, or that only write. */
-const WALK_THROUGH_NOTHING = [
+const EXCLUDED = [
   'src/protocol/json/detach-buffer.ts',
   // Types, and folds of events that add each event once.
   'src/protocol/canonical/{completion,events,generation-log,messages,request,spans}.ts',
@@ -54,22 +54,22 @@ const WALK_THROUGH_NOTHING = [
 
 for (const { name, cases, n = IS_FULL ? 8_000 : 4_000 } of SUBJECTS) {
   t.test(`${name}: 32 times the input takes about 32 times as long`, async (t) => {
-    for (const [hurt, work] of Object.entries(cases)) {
+    for (const [input, work] of Object.entries(cases)) {
       const { leastMs, mostMs, perDoubling } = computeGrowth(work, n)
-      const finding = `${hurt}: ${leastMs.toFixed(3)} ms for ${n}, and up to ${mostMs.toFixed(1)} ms`
+      const finding = `${input}: ${leastMs.toFixed(3)} ms for ${n}, and up to ${mostMs.toFixed(1)} ms`
       t.ok(perDoubling <= ALLOWED_PER_DOUBLING, `${finding}; ${perDoubling.toFixed(2)} per doubling`)
     }
   })
 }
 
 t.test('every reader is covered', async (t) => {
-  const found = (patterns: readonly string[]) =>
+  const expand = (patterns: readonly string[]) =>
     new Set(patterns.flatMap(expandBraces).flatMap((each) => globSync(each, { cwd: ROOT })))
   const covers = SUBJECTS.flatMap((subject) => subject.covers)
-  const known = found([...covers, ...WALK_THROUGH_NOTHING])
-  const forgotten = [...found(READERS)].filter((file) => !known.has(file))
-  t.same(forgotten, [], 'each has adversarial inputs in this folder')
-  for (const pattern of [...READERS, ...covers, ...WALK_THROUGH_NOTHING].flatMap(expandBraces))
+  const known = expand([...covers, ...EXCLUDED])
+  const missing = [...expand(READERS)].filter((file) => !known.has(file))
+  t.same(missing, [], 'each has adversarial inputs in this folder')
+  for (const pattern of [...READERS, ...covers, ...EXCLUDED].flatMap(expandBraces))
     t.ok(globSync(pattern, { cwd: ROOT }).length > 0, `${pattern} matches files`)
 })
 
@@ -80,15 +80,15 @@ function expandBraces(pattern: string): string[] {
 }
 
 /** Readers with typical mistakes; the measure must detect each. */
-const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
-  'one that copies what it has with each piece that comes': {
+const QUADRATIC: Record<string, { n: number; work: WorkFactory }> = {
+  'a reader that copies its buffer for each chunk': {
     n: 6_000,
     work: (n) => () => {
       let rest = Buffer.alloc(0)
       for (let read = 0; read < n; read += 16) rest = Buffer.concat([rest, Buffer.alloc(16)])
     },
   },
-  'one that looks for the end from the beginning with each piece that comes': {
+  'a reader that searches from the beginning for each chunk': {
     n: 20_000,
     work: (n) => {
       const bytes = Buffer.from(repeat('x', n))
@@ -97,14 +97,14 @@ const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
       }
     },
   },
-  'one that looks through what it has read for each element': {
+  'a reader that searches all elements for each element': {
     n: 500,
     work: (n) => {
       const ids = times(n, (index) => `c${index}`)
       return () => ids.filter((id, index) => ids.lastIndexOf(id, index - 1) === -1)
     },
   },
-  'a pattern that tries each place again': {
+  'a pattern that backtracks at each position': {
     n: 250,
     work: (n) => {
       const spaces = `${' '.repeat(n)}x`

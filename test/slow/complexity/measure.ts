@@ -35,17 +35,17 @@ export interface Growth {
 }
 
 /** Makes an input of about `n`, which is not measured, and returns the work on it. */
-export type MakeWork = (n: number) => () => unknown
+export type WorkFactory = (n: number) => () => unknown
 
 /** @param n the size of the smallest input @param attempts how often excessive growth is measured */
-export function computeGrowth(make: MakeWork, n: number, attempts = ATTEMPTS): Growth {
+export function computeGrowth(make: WorkFactory, n: number, attempts = ATTEMPTS): Growth {
   for (let attempt = 1; ; attempt += 1) {
     const growth = measure(make, n)
     if (growth.perDoubling <= ALLOWED_PER_DOUBLING || attempt === attempts) return growth
   }
 }
 
-function measure(make: MakeWork, n: number): Growth {
+function measure(make: WorkFactory, n: number): Growth {
   const leastMs = Math.max(
     LEAST_MS,
     shortest(LEAST_RUNS, () => wallMs(make(n))),
@@ -66,9 +66,9 @@ function shortest(runs: number, run: () => number, enoughMs = 0): number {
 }
 
 function wallMs(work: () => unknown): number {
-  const begun = performance.now()
+  const startMs = performance.now()
   work()
-  return performance.now() - begun
+  return performance.now() - startMs
 }
 
 /**

@@ -1,4 +1,4 @@
-import type { MakeWork } from './measure.ts'
+import type { WorkFactory } from './measure.ts'
 
 /** A function that reads external input, with adversarial inputs. */
 export interface Subject {
@@ -6,12 +6,10 @@ export interface Subject {
   /** The files that do this work, from the root of the repository; `*` for all of a folder. */
   covers: readonly string[]
   /** Adversarial inputs by name: each has about `n` characters, bytes or elements. */
-  cases: Readonly<Record<string, Case>>
+  cases: Readonly<Record<string, WorkFactory>>
   /** The smallest input; the largest is 32 times as large. Default: 8,000. */
   n?: number
 }
-
-export type Case = MakeWork
 
 /** Adversarial text for readers of JSON and of markup: repeated to any length. */
 export const UNITS: Readonly<Record<string, string>> = {
@@ -34,17 +32,17 @@ export function repeat(unit: string, n: number): string {
 }
 
 /** Makes cases: text of each unit as in a JSON string, and the work on it. */
-export function ofUnits(
+export function createUnitCases(
   work: (text: string) => () => unknown,
   units: Readonly<Record<string, string>> = UNITS,
-): Record<string, Case> {
+): Record<string, WorkFactory> {
   return Object.fromEntries(
     Object.entries(units).map(([name, unit]) => [name, (n: number) => work(repeat(unit, n))]),
   )
 }
 
 /** Returns a list of elements, each nested 200 deep. */
-export function deepValues(n: number): unknown[] {
+export function createDeepValues(n: number): unknown[] {
   const deep = (): unknown => {
     let value: unknown = 1
     for (let level = 0; level < 100; level += 1) value = [{ a: value }]
@@ -56,7 +54,7 @@ export function deepValues(n: number): unknown[] {
 /**
  * Returns an object with about `n` members. From 1,020 on V8 stores them differently, which is a step: start above it.
  */
-export function wideObject(n: number): Record<string, unknown> {
+export function createWideObject(n: number): Record<string, unknown> {
   return Object.fromEntries(Array.from({ length: n }, (_, index) => [`m${index}`, {}]))
 }
 

@@ -13,7 +13,11 @@ const chatTool = {
   type: 'function',
   function: { name: 'run', description: 'Runs a command', parameters, strict: true },
 }
-const chatCall = { id: 'call_1', type: 'function', function: { name: 'run', arguments: '{"command": "ls"}' } }
+const chatToolCall = {
+  id: 'call_1',
+  type: 'function',
+  function: { name: 'run', arguments: '{"command": "ls"}' },
+}
 
 export const CHAT: object[] = [
   {
@@ -28,7 +32,7 @@ export const CHAT: object[] = [
           { type: 'image_url', image_url: { url: `data:image/png;base64,${PIXEL}`, detail: 'low' } },
         ],
       },
-      { role: 'assistant', content: null, reasoning_content: 'hm', tool_calls: [chatCall] },
+      { role: 'assistant', content: null, reasoning_content: 'hm', tool_calls: [chatToolCall] },
       { role: 'tool', tool_call_id: 'call_1', content: 'a.txt' },
       { role: 'assistant', content: 'One file.', refusal: null },
       { role: 'user', content: 'And now?' },

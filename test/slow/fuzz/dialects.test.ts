@@ -12,18 +12,18 @@ import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { buildApp } from '../../../src/proxy/http/app.ts'
 import { createMutations } from '../../helpers/mutations.ts'
 import { respond } from '../../helpers/scripted-backend.ts'
-import { serverParts } from '../../helpers/sessions-api.ts'
+import { createServerParts } from '../../helpers/sessions-api.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
 import { openMemoryStore } from '../../helpers/store-in-process.ts'
-import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
+import { checkResponse, DIALECTS, type HttpResponse } from './dialects.ts'
 
 const RUNS = Number(process.env.FUZZ_RUNS ?? 300)
 /** After this number of requests, everything that they recorded is read and deleted. */
-const CALLS_A_SESSION = 100
+const REQUESTS_PER_SESSION = 100
 const HANG_MS = 30_000
 
 /** A response with every kind of content. */
-const ANSWER: GenerationEvent[] = [
+const COMPLETION_EVENTS: GenerationEvent[] = [
   { type: 'start', engine: 'scripted', model: 'scripted', promptTokenIds: PromptIds.of(1, 2) },
   { type: 'delta', reasoning: 'hm', tokenIds: [3], logprobs: [-1] },
   { type: 'delta', content: 'hi', tokenIds: [4], logprobs: [-1] },
@@ -43,18 +43,18 @@ const ANSWER: GenerationEvent[] = [
 /** Starts a proxy that receives requests without sockets. */
 async function startInjected(t: Test) {
   const store = await openMemoryStore()
-  const { options, sessions, backend } = serverParts(store)
-  backend.script = () => respond(ANSWER)
+  const { options, sessions, backend } = createServerParts(store)
+  backend.script = () => respond(COMPLETION_EVENTS)
   const { fastify: app } = await buildApp(options)
   t.teardown(async () => {
     await sessions.close()
     await app.close()
     await store.close()
   })
-  return async (method: 'GET' | 'POST' | 'DELETE', url: string, payload?: string): Promise<Answer> => {
+  return async (method: 'GET' | 'POST' | 'DELETE', url: string, payload?: string): Promise<HttpResponse> => {
     const late = new AbortController()
     const hang = sleep(HANG_MS, undefined, { signal: late.signal }).then(() => {
-      throw new Error(`no answer within ${HANG_MS} ms`)
+      throw new Error(`no response within ${HANG_MS} ms`)
     })
     hang.catch(() => {})
     const response = app.inject({ method, url, ...(payload !== undefined && { payload }) })
@@ -62,45 +62,37 @@ async function startInjected(t: Test) {
   }
 }
 
-for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
-  t.test(
-    `${name}: ${RUNS} bodies that are wrong are answered or refused, and leave readable sessions`,
-    async (t) => {
-      const inject = await startInjected(t)
-      let calls = 0
-      const statuses: Record<number, number> = {}
-      const readBack = async () => {
-        for (const part of [
-          '',
-          '?messages=new',
-          '/trajectories',
-          '/trajectories?select=main&per_turn=true',
-        ]) {
-          const { statusCode, body } = await inject('GET', `/sessions/s${part}`)
-          // The first accepted request of a session creates it.
-          assert.ok(statusCode === 200 || statusCode === 404, `${part}: ${statusCode} ${body}`)
-          assert.doesNotMatch(JSON.stringify(JSON.parse(body).turns ?? []), /"status":"(open|failed)"/)
-        }
-        await inject('DELETE', '/sessions/s')
+for (const [name, { path, bodies, checkRejection: checkRefusal }] of Object.entries(DIALECTS)) {
+  t.test(`${name}: ${RUNS} invalid bodies are served or rejected, and leave readable sessions`, async (t) => {
+    const inject = await startInjected(t)
+    let requestCount = 0
+    const statuses: Record<number, number> = {}
+    const checkRecorded = async () => {
+      for (const part of ['', '?messages=new', '/trajectories', '/trajectories?select=main&per_turn=true']) {
+        const { statusCode, body } = await inject('GET', `/sessions/s${part}`)
+        // The first accepted request of a session creates it.
+        assert.ok(statusCode === 200 || statusCode === 404, `${part}: ${statusCode} ${body}`)
+        assert.doesNotMatch(JSON.stringify(JSON.parse(body).turns ?? []), /"status":"(open|failed)"/)
       }
-      const sendRequest = async (body: string) => {
-        const answered = await inject('POST', `/s/v1/${path}`, body)
-        const { statusCode } = answered
-        statuses[statusCode] = (statuses[statusCode] ?? 0) + 1
-        checkResponse(answered, checkRefusal)
-      }
-      const { withoutStall } = await watchStalls(t)
-      await fc.assert(
-        fc.asyncProperty(createMutations(...bodies), async (body) => {
-          await withoutStall(() => sendRequest(body))
-          calls += 1
-          if (calls % CALLS_A_SESSION === 0) await readBack()
-        }),
-        { numRuns: RUNS },
-      )
-      await readBack()
-      t.ok((statuses[200] ?? 0) > RUNS / 50, `some are accepted: ${JSON.stringify(statuses)}`)
-      t.ok((statuses[400] ?? 0) > RUNS / 50, 'and some are rejected')
-    },
-  )
+      await inject('DELETE', '/sessions/s')
+    }
+    const sendRequest = async (body: string) => {
+      const response = await inject('POST', `/s/v1/${path}`, body)
+      const { statusCode } = response
+      statuses[statusCode] = (statuses[statusCode] ?? 0) + 1
+      checkResponse(response, checkRefusal)
+    }
+    const { withoutStall } = await watchStalls(t)
+    await fc.assert(
+      fc.asyncProperty(createMutations(...bodies), async (body) => {
+        await withoutStall(() => sendRequest(body))
+        requestCount += 1
+        if (requestCount % REQUESTS_PER_SESSION === 0) await checkRecorded()
+      }),
+      { numRuns: RUNS },
+    )
+    await checkRecorded()
+    t.ok((statuses[200] ?? 0) > RUNS / 50, `some are accepted: ${JSON.stringify(statuses)}`)
+    t.ok((statuses[400] ?? 0) > RUNS / 50, 'and some are rejected')
+  })
 }

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { CHAT, COMPLETIONS, MESSAGES, RESPONSES } from './bodies.ts'
 
-export interface Answer {
+export interface HttpResponse {
   statusCode: number
   headers: Record<string, unknown>
   body: string
@@ -11,22 +11,22 @@ export interface Answer {
 export interface FuzzedDialect {
   path: string
   bodies: object[]
-  checkRefusal(response: Answer): void
+  checkRejection(response: HttpResponse): void
 }
 
 export const DIALECTS: Record<string, FuzzedDialect> = {
-  chat: { path: 'chat/completions', bodies: CHAT, checkRefusal: isOpenAiRejection },
-  completions: { path: 'completions', bodies: COMPLETIONS, checkRefusal: isOpenAiRejection },
-  messages: { path: 'messages', bodies: MESSAGES, checkRefusal: isAnthropicRejection },
+  chat: { path: 'chat/completions', bodies: CHAT, checkRejection: checkOpenAiError },
+  completions: { path: 'completions', bodies: COMPLETIONS, checkRejection: checkOpenAiError },
+  messages: { path: 'messages', bodies: MESSAGES, checkRejection: checkAnthropicError },
   'messages/count_tokens': {
     path: 'messages/count_tokens',
     bodies: MESSAGES,
-    checkRefusal: isAnthropicRejection,
+    checkRejection: checkAnthropicError,
   },
-  responses: { path: 'responses', bodies: RESPONSES, checkRefusal: isOpenAiRejection },
+  responses: { path: 'responses', bodies: RESPONSES, checkRejection: checkOpenAiError },
 }
 
-function isOpenAiRejection({ body }: Answer): void {
+function checkOpenAiError({ body }: HttpResponse): void {
   const { error } = JSON.parse(body)
   assert.equal(typeof error.message, 'string')
   assert.equal(typeof error.type, 'string')
@@ -35,7 +35,7 @@ function isOpenAiRejection({ body }: Answer): void {
   assert.ok('param' in error)
 }
 
-function isAnthropicRejection({ body, headers }: Answer): void {
+function checkAnthropicError({ body, headers }: HttpResponse): void {
   const { type, error, request_id } = JSON.parse(body)
   assert.equal(type, 'error')
   assert.equal(typeof error.message, 'string')
@@ -44,7 +44,7 @@ function isAnthropicRejection({ body, headers }: Answer): void {
 }
 
 /** Checks that no error follows the status line. */
-function isCompleteResponse({ headers, body }: Answer): void {
+function checkCompleteResponse({ headers, body }: HttpResponse): void {
   if (!String(headers['content-type']).startsWith('text/event-stream')) return void JSON.parse(body)
   assert.match(
     body,
@@ -54,9 +54,9 @@ function isCompleteResponse({ headers, body }: Answer): void {
 }
 
 /** Checks for a complete response, or an error in the dialect's format that is not an internal one. */
-export function checkResponse(answered: Answer, checkRefusal: FuzzedDialect['checkRefusal']): void {
-  const { statusCode, body } = answered
+export function checkResponse(response: HttpResponse, checkRefusal: FuzzedDialect['checkRejection']): void {
+  const { statusCode, body } = response
   assert.ok(statusCode === 200 || (statusCode >= 400 && statusCode < 500), `${statusCode} ${body}`)
-  if (statusCode === 200) isCompleteResponse(answered)
-  else checkRefusal(answered)
+  if (statusCode === 200) checkCompleteResponse(response)
+  else checkRefusal(response)
 }

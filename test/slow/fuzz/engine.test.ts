@@ -7,24 +7,24 @@ import t from 'tap'
 import { createMutations } from '../../helpers/mutations.ts'
 import { startProxy } from '../../helpers/proxy.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
-import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
+import { checkResponse, DIALECTS, type HttpResponse } from './dialects.ts'
 
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 300) / 10)
 
 for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'embedded' } })) {
-  for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
+  for (const [name, { path, bodies, checkRejection: checkRefusal }] of Object.entries(DIALECTS)) {
     t.test(`${name} in ${mode} mode: ${RUNS} invalid bodies`, async (t) => {
       const proxy = await startProxy(t, { db: 'memory', ...config })
       // Bounds completions, whatever limit the body has.
       await proxy.post('/sessions/s', { sampling_params: { max_tokens: 4 } })
       const sendRequest = async (body: string) => {
         const response = await fetch(`${proxy.baseUrl('s')}/${path}`, { method: 'POST', body })
-        const answered: Answer = {
+        const received: HttpResponse = {
           statusCode: response.status,
           headers: Object.fromEntries(response.headers),
           body: await response.text(),
         }
-        checkResponse(answered, checkRefusal)
+        checkResponse(received, checkRefusal)
       }
       const { withoutStall } = await watchStalls(t)
       await fc.assert(

@@ -17,7 +17,7 @@ const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
 const HANG_MS = 30_000
 
 /** Placeholder for the id of the open request. */
-const CALL = 'the-call'
+const REQUEST_ID = 'the-call'
 const DELTA = {
   content: 'hi',
   reasoning: 'hm',
@@ -26,10 +26,10 @@ const DELTA = {
   logprobs: [-0.5, -1],
 }
 const FRAMES: object[] = [
-  { type: 'completion_chunk', request_id: CALL, seq: 1, prompt_token_ids: [1, 2], deltas: [DELTA] },
+  { type: 'completion_chunk', request_id: REQUEST_ID, seq: 1, prompt_token_ids: [1, 2], deltas: [DELTA] },
   {
     type: 'completion_response',
-    request_id: CALL,
+    request_id: REQUEST_ID,
     seq: 1,
     finish_reason: 'stop',
     usage: { prompt_tokens: 2, completion_tokens: 2, total_tokens: 4 },
@@ -38,7 +38,7 @@ const FRAMES: object[] = [
   },
   {
     type: 'completion_response',
-    request_id: CALL,
+    request_id: REQUEST_ID,
     token_ids: [3, 4],
     log_probs: [-0.5, -1],
     completion_text: 'hi',
@@ -54,7 +54,7 @@ const FRAMES: object[] = [
     weight_version: '8',
     draining: false,
   },
-  { type: 'calls_alive', request_ids: [CALL] },
+  { type: 'calls_alive', request_ids: [REQUEST_ID] },
   { type: 'pong' },
 ]
 const HELLOS: object[] = [
@@ -72,23 +72,27 @@ const HELLOS: object[] = [
   },
 ]
 
-const inTime = <T>(work: Promise<T>): Promise<T> => {
+const withTimeout = <T>(work: Promise<T>): Promise<T> => {
   const late = new AbortController()
   const hang = sleep(HANG_MS, undefined, { signal: late.signal }).then(() => {
-    throw new Error(`nothing within ${HANG_MS} ms`)
+    throw new Error(`no response within ${HANG_MS} ms`)
   })
   hang.catch(() => {})
   return Promise.race([work, hang]).finally(() => late.abort())
 }
 
 /** Serves a request to its end after `frame`, with another worker if the proxy has disconnected this one. */
-async function callWith({ url, backend }: RelayServer, worker: RawWorker, frame: string): Promise<RawWorker> {
+async function serveWith(
+  { url, backend }: RelayServer,
+  worker: RawWorker,
+  frame: string,
+): Promise<RawWorker> {
   const request = chatRequest('x')
   const ended = readEvents(backend, request).catch((error: unknown) => error)
-  const { request_id: id } = await inTime(worker.next('completion_request'))
-  worker.send(frame.replaceAll(CALL, String(id)))
+  const { request_id: id } = await withTimeout(worker.next('completion_request'))
+  worker.send(frame.replaceAll(REQUEST_ID, String(id)))
   for (const seq of [1, 2]) worker.end(id, seq)
-  const isClosed = await inTime(Promise.race([ended.then(() => false), worker.closed.then(() => true)]))
+  const isClosed = await withTimeout(Promise.race([ended.then(() => false), worker.closed.then(() => true)]))
   if (!isClosed) {
     checkEnd(await ended)
     return worker
@@ -96,7 +100,7 @@ async function callWith({ url, backend }: RelayServer, worker: RawWorker, frame:
   const next = await RawWorker.hello(url, { worker_id: 'another' })
   const second = next.next('completion_request').then(({ request_id }) => next.end(request_id, 1))
   second.catch(() => {})
-  checkEnd(await inTime(ended))
+  checkEnd(await withTimeout(ended))
   next.socket.terminate()
   await next.closed
   return RawWorker.hello(url)
@@ -115,7 +119,7 @@ t.test(`${RUNS} invalid frames end only their own request, and none stays open`,
   await fc.assert(
     fc.asyncProperty(fc.oneof(createMutations(...FRAMES), createBrokenTexts(...FRAMES)), (frame) =>
       withoutStall(async () => {
-        worker = await callWith(server, worker, frame)
+        worker = await serveWith(server, worker, frame)
       }),
     ),
     { numRuns: RUNS, endOnFailure: true },
@@ -126,25 +130,25 @@ t.test(`${RUNS} invalid frames end only their own request, and none stays open`,
 t.test(`${RUNS} invalid hellos are accepted or rejected`, async (t) => {
   const { url, backend } = await relayServerFor(t)
   const outcomes: Record<string, number> = {}
-  const say = async (hello: string) => {
+  const sendHello = async (hello: string) => {
     const worker = new RawWorker(url)
     await once(worker.socket, 'open')
     worker.send(hello)
-    const acknowledged = once(worker.socket, 'message').then(() => 'taken')
+    const acknowledged = once(worker.socket, 'message').then(() => 'accepted')
     acknowledged.catch(() => {})
-    const outcome = await inTime(Promise.race([acknowledged, worker.closed]))
+    const outcome = await withTimeout(Promise.race([acknowledged, worker.closed]))
     outcomes[outcome] = (outcomes[outcome] ?? 0) + 1
     worker.socket.terminate()
     await worker.closed
-    assert.ok(outcome === 'taken' || [4000, 4001, 4003, 4005].includes(Number(outcome)), String(outcome))
+    assert.ok(outcome === 'accepted' || [4000, 4001, 4003, 4005].includes(Number(outcome)), String(outcome))
   }
   const { withoutStall } = await watchStalls(t)
   await fc.assert(
     fc.asyncProperty(fc.oneof(createMutations(...HELLOS), createBrokenTexts(...HELLOS)), (hello) =>
-      withoutStall(() => say(hello)),
+      withoutStall(() => sendHello(hello)),
     ),
     { numRuns: RUNS, endOnFailure: true },
   )
-  t.ok((outcomes.taken ?? 0) > 0, `some are accepted: ${JSON.stringify(outcomes)}`)
+  t.ok((outcomes.accepted ?? 0) > 0, `some are accepted: ${JSON.stringify(outcomes)}`)
   t.equal(backend.getStatus().queued, 0)
 })

@@ -5,7 +5,7 @@
  */
 import t from 'tap'
 import { BALANCERS } from '../../../deploy/balancers/make.ts'
-import { type BalancerKind, getProgram, PACKAGES, startBalancer } from '../../helpers/balancer.ts'
+import { type BalancerKind, findProgram, PACKAGES, startBalancer } from '../../helpers/balancer.ts'
 import { startNodePair } from '../../helpers/node-pair.ts'
 import { fuzzNodes } from '../../helpers/nodes-fuzz.ts'
 import { noPostgres } from '../../helpers/postgres.ts'
@@ -23,7 +23,7 @@ t.test('hostile requests at two nodes get no data of other clients', { skip: noP
   t.strictSame(direct.faults, [], 'at the nodes themselves')
   t.ok(direct.served > 20, 'while agents and trainers were served')
   for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
-    const skip = getProgram(kind) === undefined && `${kind} is not here (${PACKAGES[kind]})`
+    const skip = findProgram(kind) === undefined && `${kind} is not installed (${PACKAGES[kind]})`
     await t.test(`behind ${kind}`, { skip }, async (t) => {
       const nodes = [pair.owner, pair.other].map(({ url }) => new URL(url).host)
       const url = await startBalancer(t, kind, nodes, folder)

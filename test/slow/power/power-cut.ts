@@ -1,43 +1,43 @@
 /** A disk that loses power: synced data remains, and a random part of the rest. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Noted } from './log.ts'
+import type { SystemCall } from './call-log.ts'
 
 /** The remainder of unsynced data: `all`, `none`, or `some`: parts, torn and out of order. */
-export type KeptWrites = 'all' | 'none' | 'some'
+export type UnsyncedWrites = 'all' | 'none' | 'some'
 
 /** Disks write sectors atomically. */
 const SECTOR = 512
 
-interface OnDisk {
+interface FileState {
   synced: Buffer
-  pending: Noted[]
+  pending: SystemCall[]
 }
 
 export class PowerCut {
-  readonly #files = new Map<string, OnDisk>()
+  readonly #files = new Map<string, FileState>()
 
   /** Records a call that was made before the power loss. */
-  add(noted: Noted): void {
-    const file = this.#files.get(noted.file) ?? { synced: Buffer.alloc(0), pending: [] }
-    this.#files.set(noted.file, file)
-    if (noted.kind === 'unlink') this.#files.delete(noted.file)
-    else if (noted.kind === 'sync') {
+  add(call: SystemCall): void {
+    const file = this.#files.get(call.file) ?? { synced: Buffer.alloc(0), pending: [] }
+    this.#files.set(call.file, file)
+    if (call.kind === 'unlink') this.#files.delete(call.file)
+    else if (call.kind === 'sync') {
       file.synced = file.pending.reduce(apply, file.synced)
       file.pending = []
-    } else file.pending.push(noted)
+    } else file.pending.push(call)
   }
 
   /** Writes the files in their state after the power loss. */
-  leave(folder: string, left: KeptWrites, random: () => number): void {
+  writeFiles(folder: string, unsynced: UnsyncedWrites, random: () => number): void {
     for (const [name, { synced, pending }] of this.#files) {
-      const written = left === 'all' ? pending : left === 'none' ? [] : some(pending, random)
+      const written = unsynced === 'all' ? pending : unsynced === 'none' ? [] : chooseSome(pending, random)
       writeFileSync(join(folder, name), written.reduce(apply, synced))
     }
   }
 }
 
-function apply(content: Buffer, { kind, offset, data }: Noted): Buffer {
+function apply(content: Buffer, { kind, offset, data }: SystemCall): Buffer {
   if (kind === 'truncate') {
     const cut = Buffer.alloc(offset)
     content.copy(cut)
@@ -49,12 +49,12 @@ function apply(content: Buffer, { kind, offset, data }: Noted): Buffer {
   return grown
 }
 
-function some(pending: readonly Noted[], random: () => number): Noted[] {
+function chooseSome(pending: readonly SystemCall[], random: () => number): SystemCall[] {
   const written = pending.filter(() => random() < 0.5)
   const torn = written.at(Math.floor(random() * written.length))
-  return written.map((noted) => {
-    if (noted !== torn || noted.kind !== 'write') return noted
-    const sectors = Math.floor((noted.data.length / SECTOR) * random())
-    return { ...noted, data: noted.data.subarray(0, sectors * SECTOR) }
+  return written.map((call) => {
+    if (call !== torn || call.kind !== 'write') return call
+    const sectors = Math.floor((call.data.length / SECTOR) * random())
+    return { ...call, data: call.data.subarray(0, sectors * SECTOR) }
   })
 }

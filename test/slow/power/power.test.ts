@@ -7,13 +7,13 @@ import { createSeededRandom } from '../../../src/embedded/engine/random.ts'
 import type { Durability } from '../../../src/proxy/store/port/turn-store.ts'
 import { openForWriting } from '../../../src/proxy/store/sqlite/database.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
-import { type Noted, readLog } from './log.ts'
-import { type KeptWrites, PowerCut } from './power-cut.ts'
+import { readLog, type SystemCall } from './call-log.ts'
+import { PowerCut, type UnsyncedWrites } from './power-cut.ts'
 
-/** What may be left after each call of what was not synced. */
-const ALL_LEFT: readonly KeptWrites[] = ['all', 'none', 'some', 'some']
-/** What is left after successive calls without `FULL=1`. */
-const FEWER_LEFT: readonly (readonly KeptWrites[])[] = [['all'], ['some'], ['none']]
+/** The states of unsynced writes that are tested after each call. */
+const ALL_STATES: readonly UnsyncedWrites[] = ['all', 'none', 'some', 'some']
+/** The states after successive calls without `FULL=1`. */
+const FEWER_STATES: readonly (readonly UnsyncedWrites[])[] = [['all'], ['some'], ['none']]
 
 const folder = t.testdir({ log: {} })
 const shim = join(folder, 'shim.so')
@@ -26,26 +26,31 @@ function isBuilt(): boolean {
   return process.platform === 'linux' && built.status === 0
 }
 
-function under(program: string, args: readonly string[], env: NodeJS.ProcessEnv): string {
+function runUnderShim(program: string, args: readonly string[], env: NodeJS.ProcessEnv): string {
   const all = { ...process.env, ...env, LD_PRELOAD: shim }
   return execFileSync(process.execPath, [join(here, program), ...args], { env: all, encoding: 'utf8' })
 }
 
-function getCalls(durability: Durability): Noted[] {
+function recordCalls(durability: Durability): SystemCall[] {
   const database = join(folder, durability)
   const log = join(folder, `log-${durability}`)
   mkdirSync(database)
-  under('keeper.ts', [database, durability], { POWER_FOLDER: database, POWER_LOG: log })
+  runUnderShim('write-turns.ts', [database, durability], { POWER_FOLDER: database, POWER_LOG: log })
   return readLog(log)
 }
 
-/** Returns what is wrong with the files after the power loss, or ''. */
-function lookAt(cut: PowerCut, left: KeptWrites, reported: readonly string[], random: () => number): string {
-  const place = join(folder, 'found')
-  mkdirSync(place)
+/** Returns the fault of the files after the power loss, or ''. */
+function findFault(
+  cut: PowerCut,
+  unsynced: UnsyncedWrites,
+  reported: readonly string[],
+  random: () => number,
+): string {
+  const found = join(folder, 'found')
+  mkdirSync(found)
   try {
-    cut.leave(place, left, random)
-    const { db, close } = openForWriting(join(place, 'turns.db'), 'process')
+    cut.writeFiles(found, unsynced, random)
+    const { db, close } = openForWriting(join(found, 'turns.db'), 'process')
     const sound = db.pragma('integrity_check', { simple: true })
     const completed = db
       .prepare<[], string>("SELECT turn_id FROM turns WHERE status = 'completed'")
@@ -57,30 +62,30 @@ function lookAt(cut: PowerCut, left: KeptWrites, reported: readonly string[], ra
   } catch (error) {
     return String(error)
   } finally {
-    rmSync(place, { recursive: true })
+    rmSync(found, { recursive: true })
   }
 }
 
 for (const durability of ['power', 'process'] as const) {
   t.test(`${durability}: power loss after each call that changes a file`, { skip }, async (t) => {
-    const calls = getCalls(durability)
+    const calls = recordCalls(durability)
     const random = createSeededRandom(20_260_101)
     const cut = new PowerCut()
     const reported: string[] = []
     const found: string[] = []
     let losses = 0
-    for (const [index, noted] of calls.entries()) {
-      if (noted.file === 'acknowledged') {
-        reported.push(noted.data.toString().trim())
+    for (const [index, call] of calls.entries()) {
+      if (call.file === 'acknowledged') {
+        reported.push(call.data.toString().trim())
         continue
       }
-      cut.add(noted)
-      for (const left of IS_FULL ? ALL_LEFT : FEWER_LEFT[index % FEWER_LEFT.length]!) {
-        const wrong = lookAt(cut, left, reported, random)
+      cut.add(call)
+      for (const unsynced of IS_FULL ? ALL_STATES : FEWER_STATES[index % FEWER_STATES.length]!) {
+        const wrong = findFault(cut, unsynced, reported, random)
         // With `process` a turn must survive the end of the process, which loses no written data.
-        const mayLose = durability === 'process' && left !== 'all'
+        const mayLose = durability === 'process' && unsynced !== 'all'
         if (mayLose && wrong.endsWith('is lost')) losses += 1
-        else if (wrong !== '') found.push(`after call ${index}, ${left} of what was not synced: ${wrong}`)
+        else if (wrong !== '') found.push(`after call ${index}, ${unsynced} of the unsynced writes: ${wrong}`)
       }
     }
     t.equal(reported.length, 8, 'all turns were acknowledged')
@@ -96,9 +101,11 @@ for (const [name, errno] of [
   ['ENOSPC', 28],
 ] as const) {
   t.test(`${name} at each system call of a store loses no acknowledged turn`, { skip }, async (t) => {
-    const lives = join(folder, name)
-    mkdirSync(lives)
-    const output = under('lives.ts', [lives, String(errno), String(IS_FULL ? 1 : 3)], { POWER_FOLDER: lives })
-    t.match(output, /^\d\d+ calls failed, one in each life; [1-9]\d* changes were refused$/m, output)
+    const runs = join(folder, name)
+    mkdirSync(runs)
+    const output = runUnderShim('fail-calls.ts', [runs, String(errno), String(IS_FULL ? 1 : 3)], {
+      POWER_FOLDER: runs,
+    })
+    t.match(output, /^\d\d+ calls failed, one in each run; [1-9]\d* changes were rejected$/m, output)
   })
 }

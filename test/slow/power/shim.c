@@ -1,6 +1,6 @@
 /*
- * Preloaded under a process that keeps a database: notes each call that changes a file of the folder POWER_FOLDER in the file
- * POWER_LOG, in the order in which they were made, and lets the POWER_FAIL_AT-th of them fail with POWER_ERRNO.
+ * Preloaded into a process with a database: logs each call that changes a file of the folder POWER_FOLDER to the file
+ * POWER_LOG, in order, and makes the POWER_FAIL_AT-th of them fail with POWER_ERRNO.
  *
  * A record: kind (1 byte: w, s, t, u), length of the name (2), name, offset (8), length (4), data. Little-endian.
  */
@@ -20,7 +20,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int calls = 0;
 
-/* The name of a file in the folder; NULL: not one of those that are watched. */
+/* Returns the name of a file in the folder, or NULL if the file is not logged. */
 static const char *watched(const char *path) {
   const char *folder = getenv("POWER_FOLDER");
   size_t length;
@@ -28,7 +28,7 @@ static const char *watched(const char *path) {
   length = strlen(folder);
   if (strncmp(path, folder, length) != 0 || path[length] != '/') return NULL;
   path += length + 1;
-  /* Shared memory that is built anew after a crash, and locks. */
+  /* Shared memory, which is rebuilt after a crash, and locks. */
   if (strstr(path, "-shm") || strstr(path, ".lock")) return NULL;
   return path;
 }
@@ -43,7 +43,7 @@ static const char *watched_fd(int fd, char *path, size_t size) {
   return watched(path);
 }
 
-static void note(char kind, const char *name, uint64_t offset, uint32_t length, const void *data) {
+static void log_call(char kind, const char *name, uint64_t offset, uint32_t length, const void *data) {
   const char *log = getenv("POWER_LOG");
   uint16_t name_length = (uint16_t)strlen(name);
   uint32_t data_length = data ? length : 0;
@@ -57,12 +57,12 @@ static void note(char kind, const char *name, uint64_t offset, uint32_t length, 
   close(fd);
 }
 
-/* Whether this call is the one that fails. Called with the lock held. What is acknowledged is no part of the database. */
+/* Returns whether this call fails; the caller holds the lock. The file of acknowledged turns is not part of the database. */
 static int fails(const char *name) {
   const char *at = getenv("POWER_FAIL_AT");
   const char *number = getenv("POWER_ERRNO");
   const char *folder = getenv("POWER_FOLDER");
-  /* Another folder is another life. */
+  /* Each folder is another run. */
   static char last[4096];
   if (strncmp(last, folder, sizeof last - 1) != 0) {
     strncpy(last, folder, sizeof last - 1);
@@ -90,7 +90,7 @@ static int fails(const char *name) {
     if (fails(file)) written = -1; \
     else { \
       written = real(fd, data, length, offset); \
-      if (written > 0) note('w', file, (uint64_t)offset, (uint32_t)written, data); \
+      if (written > 0) log_call('w', file, (uint64_t)offset, (uint32_t)written, data); \
     } \
     pthread_mutex_unlock(&lock); \
     return written; \
@@ -107,7 +107,7 @@ static int fails(const char *name) {
     if (fails(file)) result = -1; \
     else { \
       result = real(fd); \
-      if (result == 0) note('s', file, 0, 0, NULL); \
+      if (result == 0) log_call('s', file, 0, 0, NULL); \
     } \
     pthread_mutex_unlock(&lock); \
     return result; \
@@ -124,7 +124,7 @@ static int fails(const char *name) {
     if (fails(file)) result = -1; \
     else { \
       result = real(fd, size); \
-      if (result == 0) note('t', file, (uint64_t)size, 0, NULL); \
+      if (result == 0) log_call('t', file, (uint64_t)size, 0, NULL); \
     } \
     pthread_mutex_unlock(&lock); \
     return result; \
@@ -144,7 +144,7 @@ int unlink(const char *path) {
   if (!file) return real(path);
   pthread_mutex_lock(&lock);
   result = real(path);
-  if (result == 0) note('u', file, 0, 0, NULL);
+  if (result == 0) log_call('u', file, 0, 0, NULL);
   pthread_mutex_unlock(&lock);
   return result;
 }

@@ -14,7 +14,7 @@ import type { Backend } from '../../../src/proxy/engines/port/backend.ts'
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { pull } from '../../helpers/event-stream.ts'
-import { generatePrompted } from '../../helpers/prompted.ts'
+import { generateWithPrompts } from '../../helpers/generate-with-prompts.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 import { openMemoryStore } from '../../helpers/store-in-process.ts'
 
@@ -28,7 +28,7 @@ t.teardown(() => model.close())
 const chatMode = new ScriptedBackend((request, signal) => pull(engine, request, signal))
 const prompts = new TokenPrompts(model, await openMemoryStore())
 const tokenMode = new ScriptedBackend((request, signal) =>
-  generatePrompted(prompts, chatMode, request, signal),
+  generateWithPrompts(prompts, chatMode, request, signal),
 )
 
 const calculator: Tool = {
@@ -81,10 +81,10 @@ const sampling = fc.record({
   tool_choice: maybe(fc.constantFrom('auto' as const, 'none' as const)),
 })
 
-let calls = 0
+let requests = 0
 
 async function sendRequest(backend: Backend, body: ChatBody, stream: boolean): Promise<CompletionBuilder> {
-  const id = `call-${calls++}`
+  const id = `call-${requests++}`
   const request: GenerationRequest = { kind: 'chat', body, stream, requestId: id, sessionId: id }
   const fold = new CompletionBuilder()
   for await (const batch of pull(backend, request, new AbortController().signal)) {
@@ -94,9 +94,9 @@ async function sendRequest(backend: Backend, body: ChatBody, stream: boolean): P
   return fold
 }
 
-/** Everything that an agent or a trainer sees, except for the random names of tool calls. */
-function seen({ start, end, content, reasoning, toolCalls, tokenIds, logprobs }: Completion): object {
-  const calls = toolCalls.map(({ function: called }) => called)
+/** Returns what an agent or a trainer sees, except for the random ids of tool calls. */
+function getVisible({ start, end, content, reasoning, toolCalls, tokenIds, logprobs }: Completion): object {
+  const calls = toolCalls.map((call) => call.function)
   const promptTokenIds = Array.from(start!.promptTokenIds!)
   return {
     promptTokenIds,
@@ -111,7 +111,7 @@ function seen({ start, end, content, reasoning, toolCalls, tokenIds, logprobs }:
 }
 
 t.test('ids, logprobs, text, tool calls and finish reasons are those of chat mode', async (t) => {
-  const counts = { calls: 0, stopStrings: 0, stopTokens: 0, lengths: 0 }
+  const counts = { toolCalls: 0, stopStrings: 0, stopTokens: 0, lengths: 0 }
   await fc.assert(
     fc.asyncProperty(conversation, sampling, fc.boolean(), async (messages, params, stream) => {
       const body = { messages, ...params } as ChatBody
@@ -120,11 +120,14 @@ t.test('ids, logprobs, text, tool calls and finish reasons are those of chat mod
         await sendRequest(tokenMode, body, stream),
       ]
       const { finishReason, stopReason } = expected.end!
-      counts.calls += expected.toolCalls.length
+      counts.toolCalls += expected.toolCalls.length
       counts.stopStrings += Number(typeof stopReason === 'string')
       counts.stopTokens += Number(typeof stopReason === 'number')
       counts.lengths += Number(finishReason === 'length')
-      return isDeepStrictEqual(seen(actual), seen(expected)) || t.same(seen(actual), seen(expected))
+      return (
+        isDeepStrictEqual(getVisible(actual), getVisible(expected)) ||
+        t.same(getVisible(actual), getVisible(expected))
+      )
     }),
     { numRuns: 600 },
   )

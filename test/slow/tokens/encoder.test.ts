@@ -87,24 +87,24 @@ t.test('a short text is served soon, however many longer ones have waited', asyn
 })
 
 t.test('the parts of long prompts leave a thread to short prompts', async (t) => {
-  const begun: string[] = []
+  const started: string[] = []
   const ends: (() => void)[] = []
   const encoder = new RustEncoder({
     encode(text) {
-      begun.push(text)
+      started.push(text)
       return new Promise((resolve) => ends.push(() => resolve({ getIds: () => [text.length] })))
     },
     idToToken: () => null,
     tokenToId: () => null,
   })
   const chunks = Array.from({ length: 10 }, (_, number) => encoder.encode(`piece ${number}`, 400_000))
-  const before = begun.length
+  const before = started.length
   t.ok(before >= 1 && before <= 2, 'one or two, by the number of cores')
   const short = encoder.encode('short')
-  t.equal(begun.at(-1), 'short')
+  t.equal(started.at(-1), 'short')
   ends.at(-1)!()
   t.same(await short, [5])
-  t.equal(begun.length, before + 1, 'its thread stays reserved for the next one')
+  t.equal(started.length, before + 1, 'its thread stays reserved for the next one')
   for (let index = 0; index < ends.length; index += 1) {
     ends[index]!()
     await new Promise(setImmediate)

@@ -58,17 +58,17 @@ for (const [version, expected] of Object.entries(prompts)) {
         (prompt) => [...prompt.ids],
         (error: Error) => error.message,
       )
-      const wanted = expected[index]!
+      const expectedPrompt = expected[index]!
       // System messages after the first of another role are rendered as a user's: mistral-common rejects most of them.
       if (messages.slice(1).some(({ role }, at) => role === 'system' && messages[at]!.role !== 'system'))
         t.type(ids, Array, chat)
-      else if (typeof wanted === 'string') t.match(ids, wanted.replace(/^\w+: /, ''), chat)
-      else t.same(ids, wanted, chat)
+      else if (typeof expectedPrompt === 'string') t.match(ids, expectedPrompt.replace(/^\w+: /, ''), chat)
+      else t.same(ids, expectedPrompt, chat)
     }
   })
 }
 
-t.test('the new part of a conversation is the end of the whole prompt', async (t) => {
+t.test('the new part of a conversation is the end of the complete prompt', async (t) => {
   const { renderer } = await open(t, tekken(13))
   const [index, { messages }] = [3, chats[3]!]
   const at = messages.findIndex(({ role }) => role === 'tool')

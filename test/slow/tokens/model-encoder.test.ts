@@ -6,7 +6,7 @@ import t, { type Test } from 'tap'
 import { getEmbeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
 import type { ServeConfig } from '../../../src/proxy/config/options/serve.ts'
 import { startEngine } from '../../helpers/engine.ts'
-import { listingLogger } from '../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../helpers/listing-logger.ts'
 import { runLlmProxy } from '../../helpers/llm-proxy.ts'
 import { startProxy } from '../../helpers/proxy.ts'
 
@@ -54,7 +54,7 @@ function publish(t: Test): string {
 
 async function serve(t: Test, overrides: Partial<ServeConfig>) {
   const engine = await startEngine(t)
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const proxy = await startProxy(t, { engineUrls: [engine.url], db: 'memory', ...overrides }, logger)
   return { proxy, lines }
 }

@@ -26,7 +26,7 @@ t.test('an account whose oldest item is not admitted keeps its position', async 
 })
 
 t.test(
-  'no item is lost; an item waits for at most one of each other account and its own predecessors',
+  'no item is dropped; an item waits for at most one of each other account and its own predecessors',
   async () => {
     fc.assert(
       fc.property(fc.array(fc.constantFrom('a', 'b', 'c', 'd')), (accounts) => {

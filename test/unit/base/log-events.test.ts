@@ -7,7 +7,7 @@ import t from 'tap'
 import { LOG_EVENTS, LOG_FIELDS, type LogEventName, logEvent } from '../../../src/base/log-events.ts'
 import { isLevelEnabled, type Logger, withContext } from '../../../src/base/logger.ts'
 import { generatedSection } from '../../helpers/generated-text.ts'
-import { listingLogger } from '../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../helpers/listing-logger.ts'
 import { silentLogger } from '../../helpers/silent-logger.ts'
 
 const ROOT = join(import.meta.dirname, '../../..')
@@ -57,7 +57,7 @@ t.test('the source logs every event of the catalogue, and no other', async (t) =
 })
 
 t.test('a line has the name of its event, its level and its message', async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   logEvent(logger, 'engine_down', { engine: 'http://e', reason: 'connection refused' })
   logEvent(logger, 'server_stopped', {})
   t.strictSame(lines, [
@@ -70,7 +70,7 @@ t.test('a line has the name of its event, its level and its message', async (t) 
 })
 
 t.test('a failed request is logged at the level of its error code', async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   for (const code of ['session_ended', 'engine_failed', 'internal', 'start_failed'] as const)
     logEvent(logger, 'request_failed', { code, status: 500, request_id: 'r', reason: 'x' })
   t.strictSame(
@@ -80,7 +80,7 @@ t.test('a failed request is logged at the level of its error code', async (t) =>
 })
 
 t.test('an event whose caller chooses the level is debug unless another one is given', async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const turn = { session_id: 's', request_id: 'r', turn_id: 't', turn_index: 0, turn_status: 'completed' }
   const tokens = { prompt_tokens: 1, reused_tokens: 0, sampled_tokens: 1 }
   const fields = { ...turn, ...tokens, dialect: 'chat', queue_ms: 0, total_ms: 1, attempts: 1 }
@@ -96,7 +96,7 @@ t.test('an event whose caller chooses the level is debug unless another one is g
 t.test(
   'a context logger writes the levels of its logger; one that reports none writes no debug lines',
   async (t) => {
-    const { logger } = listingLogger()
+    const { logger } = createListingLogger()
     const levels = ['debug', 'info', 'error'] as const
     const write = (each: Logger) => levels.filter((level) => isLevelEnabled(each, level))
     const quiet = { ...logger, isLevelEnabled: (level: string) => level === 'error' }
@@ -108,7 +108,7 @@ t.test(
 
 t.test('an administrative request has its own level, and is info where a logger lacks it', async (t) => {
   const fields = { route: 'DELETE /sessions/:sessionId', by: 'admin', address: '127.0.0.1', status: 200 }
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const { audit: _, ...plain } = logger
   for (const each of [logger, plain]) logEvent(each, 'admin_request', fields)
   logEvent(silentLogger, 'admin_request', fields)
@@ -119,7 +119,7 @@ t.test('an administrative request has its own level, and is info where a logger 
 })
 
 t.test('a context logger adds its fields to each line, at any depth', async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const session = withContext(logger, { session_id: 's' })
   const turn = withContext(session, { turn_id: 't' })
   for (const event of ['turn_not_recorded', 'turn_not_updated'] satisfies LogEventName[])

@@ -20,7 +20,7 @@ const createRequest = (stream: boolean) => ({
 })
 
 /** Returns the number of events in each chunk of a stream's body; each write of the engine is a chunk. */
-async function eventsPerWrite(url: string, init: ReturnType<typeof createRequest>): Promise<number[]> {
+async function countEventsPerWrite(url: string, init: ReturnType<typeof createRequest>): Promise<number[]> {
   const { hostname, port, pathname } = new URL(url)
   const socket = connect(Number(port), hostname)
   const head = `POST ${pathname} HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n`
@@ -40,7 +40,7 @@ t.test(
     const db = `${t.testdir({})}/floor.db`
     const { url } = await new Targets(children, engine.url).start('floor', { db })
 
-    const writes = await eventsPerWrite(`${engine.url}/v1/chat/completions`, createRequest(true))
+    const writes = await countEventsPerWrite(`${engine.url}/v1/chat/completions`, createRequest(true))
     t.strictSame(writes, [1, 8, 8, 4, 2], 'the first event has no token, and the last ones end the stream')
 
     const streamed = await (await fetch(url, createRequest(true))).text()

@@ -5,14 +5,18 @@ import { Worker } from 'node:worker_threads'
 import t, { type Test } from 'tap'
 import { type PackedFile, unpack, unpackGenerated } from '../../../src/base/unpack.ts'
 
-/** A program that unpacks files into the test's directory. */
-function unpackInto(t: Test, temporary: string, files: readonly PackedFile[]): string {
+/** Sets the temporary directory of this process until the end of the test. */
+function setTemporaryDirectory(t: Test, path: string): void {
   const before = process.env.TMPDIR
   t.teardown(() => {
     if (before === undefined) delete process.env.TMPDIR
     else process.env.TMPDIR = before
   })
-  process.env.TMPDIR = temporary
+  process.env.TMPDIR = path
+}
+
+function unpackInto(t: Test, temporary: string, files: readonly PackedFile[]): string {
+  setTemporaryDirectory(t, temporary)
   return unpack(files)
 }
 
@@ -97,12 +101,7 @@ t.test('a missing temporary directory is an error that names the remedy', async 
 })
 
 t.test('files that are expensive to make are made once, and again if one of them is damaged', async (t) => {
-  const before = process.env.TMPDIR
-  t.teardown(() => {
-    if (before === undefined) delete process.env.TMPDIR
-    else process.env.TMPDIR = before
-  })
-  process.env.TMPDIR = t.testdir()
+  setTemporaryDirectory(t, t.testdir())
   let times = 0
   const make = () => {
     times += 1

@@ -6,7 +6,7 @@ import { backUp } from '../../../src/cli/backup.ts'
 import { openSqliteReader, openSqliteStore } from '../../../src/proxy/store/sqlite/open.ts'
 import { aTurn, createSession, getTurns, record } from '../../conformance/turn-store.ts'
 
-async function recordedDatabase(t: Test) {
+async function createDatabase(t: Test) {
   const folder = t.testdir()
   const db = join(folder, 'llm-proxy.db')
   const store = await openSqliteStore({ path: db, durability: 'process' })
@@ -19,7 +19,7 @@ async function recordedDatabase(t: Test) {
 t.test(
   'backup copies the turns of a database that is open for writing, readable by its owner only',
   async (t) => {
-    const { folder, db, store, to } = await recordedDatabase(t)
+    const { folder, db, store, to } = await createDatabase(t)
     t.strictSame(await backUp({ db, force: false }, to), { sessions: 1, turns: 1 })
     t.equal(statSync(to).mode & 0o777, 0o600)
     t.notOk(readdirSync(folder).some((name) => name.includes('partial')))
@@ -30,7 +30,7 @@ t.test(
 )
 
 t.test('backup replaces a file only with --force, never the database or a file with a log', async (t) => {
-  const { db, to } = await recordedDatabase(t)
+  const { db, to } = await createDatabase(t)
   writeFileSync(to, 'something else')
   await t.rejects(backUp({ db, force: false }, to), { code: 'config_invalid', message: /--force/ })
   t.equal(readFileSync(to, 'utf8'), 'something else')
@@ -44,7 +44,7 @@ t.test('backup replaces a file only with --force, never the database or a file w
 })
 
 t.test('backup rejects a source that it cannot copy, and leaves no file', async (t) => {
-  const { folder, db, to } = await recordedDatabase(t)
+  const { folder, db, to } = await createDatabase(t)
   const rejects = (source: string, message: RegExp) =>
     t.rejects(backUp({ db: source, force: false }, to), { message }, String(message))
   await rejects('postgres://user@db.example/llm_proxy', /pg_dump/)
@@ -60,7 +60,7 @@ t.test('backup rejects a source that it cannot copy, and leaves no file', async 
 })
 
 t.test('backup copies a database of an earlier schema, and detects a damaged page', async (t) => {
-  const { db, store, to } = await recordedDatabase(t)
+  const { db, store, to } = await createDatabase(t)
   await store.close()
   const earlier = new Database(db)
   earlier.pragma('user_version = 1')

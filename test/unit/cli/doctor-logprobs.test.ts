@@ -8,56 +8,56 @@ interface Case {
   warm?: Record<string, number>
   hot: Record<string, number>
   mode?: string
-  finds: object
+  expected: object
 }
 
 const CASES: Record<string, Case> = {
-  'the gap stays': {
+  'the gap is unchanged': {
     hot: { sea: -0.51, lake: -2.52 },
-    finds: { state: 'ok', seen: /of the model, before temperature and filters \(raw_logprobs\)/ },
+    expected: { state: 'ok', seen: /of the model, before temperature and filters \(raw_logprobs\)/ },
   },
   'the gap is halved': {
     // The sampled token comes first, as engines list it.
     hot: { pond: -2.75, lake: -2, sea: -1 },
-    finds: { state: 'ok', seen: /before filters \(temperature_logprobs\)/ },
+    expected: { state: 'ok', seen: /before filters \(temperature_logprobs\)/ },
   },
-  'the gap is halved, and two tokens have it all': {
+  'the gap is halved, and two tokens have all the probability': {
     hot: { pond: -9999, lake: -1.313, sea: -0.313 },
-    finds: { state: 'ok', seen: /sampled from.*\(processed_logprobs\)/ },
+    expected: { state: 'ok', seen: /sampled from.*\(processed_logprobs\)/ },
   },
-  'two tokens have it all anyway': {
+  'two tokens have all the probability at temperature 1, too': {
     warm: { sea: -0.001, lake: -7 },
     hot: { sea: -0.03, lake: -3.53 },
-    finds: { state: 'ok', seen: /does not show/ },
+    expected: { state: 'ok', seen: /does not show/ },
   },
   'the option is right': {
     hot: { sea: -0.313, lake: -1.313 },
     mode: 'processed_logprobs',
-    finds: { state: 'ok', seen: /\(processed_logprobs\)$/ },
+    expected: { state: 'ok', seen: /\(processed_logprobs\)$/ },
   },
   'the option is wrong': {
     hot: { sea: -0.313, lake: -1.313 },
     mode: 'raw_logprobs',
-    finds: { state: 'failure', remedy: 'give --logprobs-mode processed_logprobs, or omit it' },
+    expected: { state: 'failure', remedy: 'give --logprobs-mode processed_logprobs, or omit it' },
   },
-  'the option takes filters for granted': {
+  'the option assumes filters that are not applied': {
     hot: { sea: -1, lake: -2 },
     mode: 'processed_logprobs',
-    finds: { state: 'failure', remedy: 'give --logprobs-mode temperature_logprobs, or omit it' },
+    expected: { state: 'failure', remedy: 'give --logprobs-mode temperature_logprobs, or omit it' },
   },
-  'a word of its own': { hot: WARM, mode: 'mine', finds: { state: 'ok', seen: /\(mine\)$/ } },
-  neither: { hot: { sea: -0.5, lake: -2 }, finds: { state: 'warning', seen: /0\.75 times as far apart/ } },
+  'the option is an unknown mode': { hot: WARM, mode: 'mine', expected: { state: 'ok', seen: /\(mine\)$/ } },
+  neither: { hot: { sea: -0.5, lake: -2 }, expected: { state: 'warning', seen: /0\.75 times as far apart/ } },
   'equal tokens': {
     warm: { a: -1, b: -1.01 },
     hot: { a: -1, b: -1.01 },
-    finds: { state: 'ok', seen: /unknown/ },
+    expected: { state: 'ok', seen: /unknown/ },
   },
-  logits: { warm: { a: 12.5, b: 9 }, hot: { a: 12.5, b: 9 }, finds: { state: 'failure', seen: /logits/ } },
-  'nothing told': { hot: {}, finds: { state: 'ok', seen: /too few/ } },
+  logits: { warm: { a: 12.5, b: 9 }, hot: { a: 12.5, b: 9 }, expected: { state: 'failure', seen: /logits/ } },
+  'no candidates reported': { hot: {}, expected: { state: 'ok', seen: /too few/ } },
 }
 
-for (const [name, { warm = WARM, hot, mode, finds }] of Object.entries(CASES))
+for (const [name, { warm = WARM, hot, mode, expected }] of Object.entries(CASES))
   t.test(name, async (t) => {
     const finding = judgeLogprobs(new Map(Object.entries(warm)), new Map(Object.entries(hot)), mode)
-    t.match(finding, { about: 'logprobs', ...finds })
+    t.match(finding, { about: 'logprobs', ...expected })
   })

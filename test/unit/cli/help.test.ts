@@ -9,7 +9,7 @@ import { generatedText } from '../../helpers/generated-text.ts'
 
 const HELP_TEXTS = join(import.meta.dirname, 'help')
 
-/** The program and each of its commands, as a user types them. */
+/** Yields the program and each of its commands, with the words that a user types. */
 function* getCommands(command: Command, path: string): Generator<[string, Command]> {
   yield [path, command]
   for (const child of command.commands) yield* getCommands(child, `${path} ${child.name()}`)

@@ -6,7 +6,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
-import { runCommands } from '../../helpers/printed-commands.ts'
+import { runCommands } from '../../helpers/run-commands.ts'
 import { completeResponse, respond } from '../../helpers/scripted-backend.ts'
 import { recordTurn, type SessionsApi, startSessionsApi } from '../../helpers/sessions-api.ts'
 

@@ -6,12 +6,12 @@ import { checkServeConfig } from '../../../src/proxy/config/check-serve.ts'
 import { loadConfig } from '../../../src/proxy/config/load.ts'
 import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 import { WORKER } from '../../../src/proxy/config/options/worker.ts'
-import { checkRules, getParts, ownKeys, unknownFields } from '../../helpers/deploy-rules.ts'
+import { checkRules, createKeys, findUnknownFields, getParts } from '../../helpers/deploy-rules.ts'
 import { getObject, type KubernetesObject, OBJECTS, readObjects } from '../../helpers/deploy-yaml.ts'
 import { ROOT } from '../../helpers/dockerfile.ts'
-import { commandBlocks, runBlock } from '../../helpers/documented-commands.ts'
+import { parseCommandBlocks, runBlock } from '../../helpers/documented-commands.ts'
 
-const keys = ownKeys('postgres://u:p@db:5432/d')
+const keys = createKeys('postgres://u:p@db:5432/d')
 const placeholders = getObject('Secret', 'llm-proxy-keys').stringData!
 const { proxy, settings, proxyPod, workerPod, proxyContainer, config } = getParts(OBJECTS, keys)
 
@@ -19,7 +19,7 @@ t.test('its objects follow the deployment rules', (t) => checkRules(t, OBJECTS, 
 
 t.test('a misspelt field is detected', async (t) => {
   const misspelt = { ...getObject('Service', 'llm-proxy-server'), spec: { port: [] } }
-  t.match(unknownFields(t.testdir(), [misspelt as KubernetesObject]), [
+  t.match(findUnknownFields(t.testdir(), [misspelt as KubernetesObject]), [
     /"port".* does not exist in type 'IServiceSpec'/,
   ])
 })
@@ -35,7 +35,7 @@ t.test('no component starts while one of its keys is a placeholder', async (t) =
 })
 
 t.test('the README describes a copy of it that starts', async (t) => {
-  const block = commandBlocks(readFileSync(join(ROOT, 'README.md'), 'utf8')).find(({ script }) =>
+  const block = parseCommandBlocks(readFileSync(join(ROOT, 'README.md'), 'utf8')).find(({ script }) =>
     script.includes('my-deploy.yaml'),
   )
   const cwd = t.testdir({ 'deploy.yaml': readFileSync(join(ROOT, 'deploy.yaml'), 'utf8') })

@@ -5,7 +5,7 @@ import { getEmbeddedModelFolder, loadEmbeddedModel } from '../../../src/embedded
 import { readPrompt } from '../../../src/embedded/engine/prompt-conversation.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../src/protocol/canonical/messages.ts'
 import { hermes } from '../../../src/proxy/tokens/parsers/json-families.ts'
-import { parseWhole } from '../../helpers/parsed-output.ts'
+import { parseComplete } from '../../helpers/parsed-output.ts'
 import { loadTemplate } from '../../helpers/templates.ts'
 
 const { tokenizer } = loadEmbeddedModel()
@@ -46,7 +46,11 @@ t.test('a conversation with tools is rendered as by Qwen2.5', async (t) => {
   const messages: ChatMessage[] = [
     { role: 'system', content: 'Be brief.' },
     { role: 'user', content: 'Add 1 and 2, and list.' },
-    { role: 'assistant', content: 'Sure.', tool_calls: [call('calculator', '{"a":1}'), call('bash', '{}')] },
+    {
+      role: 'assistant',
+      content: 'Sure.',
+      tool_calls: [createToolCall('calculator', '{"a":1}'), createToolCall('bash', '{}')],
+    },
     { role: 'tool', tool_call_id: '1', content: '3' },
     { role: 'tool', tool_call_id: '2', content: 'a.txt' },
   ]
@@ -74,19 +78,19 @@ t.test('a conversation without a system message gets the default one', async (t)
   )
 })
 
-function call(name: string, args: string): ToolCall {
+function createToolCall(name: string, args: string): ToolCall {
   return { id: `call_${name}`, type: 'function', function: { name, arguments: args } }
 }
 
 /** Text without markup; a message that quotes `<|im_end|>` ends itself in every ChatML template. */
 const plain = fc.string({ unit: fc.constantFrom('a', 'Z', '7', ' ', '\n', '.', '"', '{', 'é', '<', '🙂') })
-const spoken = plain.map((text) => text.trim())
+const trimmed = plain.map((text) => text.trim())
 
 /** A possible completion: content, then tool calls, with the whitespace of the template. */
 const completion = fc
   .record({
-    reasoning: spoken,
-    content: spoken,
+    reasoning: trimmed,
+    content: trimmed,
     calls: fc.array(fc.record({ name: fc.constantFrom('calculator', 'bash'), value: plain }), {
       maxLength: 2,
     }),
@@ -113,7 +117,7 @@ t.test('each prompt starts with the previous prompt and its completion', async (
         const messages: ChatMessage[] = [{ role: 'user', content: first }]
         return turns.every(({ completion, reply }) => {
           const before = template.render(messages, { tools })
-          const parsed = parseWhole(hermes.create({ tools }), completion)
+          const parsed = parseComplete(hermes.create({ tools }), completion)
           messages.push({
             role: 'assistant',
             content: parsed.content,
@@ -136,7 +140,11 @@ t.test('a rendered prompt is parsed into its original conversation', async (t) =
     { role: 'user', content: 'First\ntask' },
     { role: 'assistant', content: 'Done.' },
     { role: 'user', content: 'Second task' },
-    { role: 'assistant', content: null, tool_calls: [call('bash', '{}'), call('bash', '{}')] },
+    {
+      role: 'assistant',
+      content: null,
+      tool_calls: [createToolCall('bash', '{}'), createToolCall('bash', '{}')],
+    },
     { role: 'tool', tool_call_id: '1', content: 'one\ntwo' },
     { role: 'tool', tool_call_id: '2', content: '' },
   ]
@@ -180,7 +188,7 @@ t.test('the engine renders the template as Jinja2 does', async () => {
       role: fc.constant('assistant'),
       content: optional,
       reasoning_content: optional,
-      tool_calls: calls.map((list) => list.map(([name, args]) => call(name, args))),
+      tool_calls: calls.map((list) => list.map(([name, args]) => createToolCall(name, args))),
     }),
   ) as fc.Arbitrary<ChatMessage>
   fc.assert(

@@ -95,12 +95,12 @@ t.test('a file that leaves the process changed fails', async (t) => {
     environment: "process.env.LEFT = '1'",
     clock: 'globalThis.Date = class {} as typeof Date',
   }
-  for (const [what, change] of Object.entries(changes)) {
+  for (const [name, change] of Object.entries(changes)) {
     const { lines, status, folder } = runGroup(t, {
       'a.test.ts': `${PASSES}${change}\n`,
       'b.test.ts': PASSES,
     })
-    t.ok(lines.includes(`not ok 2 - a file leaves the process changed: ${folder}/a.test.ts`), what)
+    t.ok(lines.includes(`not ok 2 - a file leaves the process changed: ${folder}/a.test.ts`), name)
     t.not(status, 0)
   }
 })
@@ -110,9 +110,9 @@ const STALLS = `
 import { setTimeout } from 'node:timers/promises'
 import t from 'tap'
 import { burnCpu } from ${JSON.stringify(join(ROOT, 'test/helpers/loop-cpu.ts'))}
-import { watched } from ${JSON.stringify(join(ROOT, 'test/helpers/no-stalls.ts'))}
+import { startWatched } from ${JSON.stringify(join(ROOT, 'test/helpers/no-stalls.ts'))}
 t.test('one', async (t) => {
-  await watched(async () => {})
+  await startWatched(async () => {})
   burnCpu(450)
   await setTimeout(50)
   t.ok(true)
@@ -125,7 +125,7 @@ t.test('a request that blocks the event loop of a proxy fails the file that sent
   t.ok(lines.includes(`ok 1 - ${folder}/a.test.ts`))
   t.ok(
     lines.some((line) =>
-      line.startsWith(`not ok 2 - ${folder}/a.test.ts: The event loop of a proxy stood still`),
+      line.startsWith(`not ok 2 - ${folder}/a.test.ts: The event loop of a proxy was blocked`),
     ),
   )
   t.ok(lines.includes(`ok 3 - ${folder}/b.test.ts`))

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { installOnce } from '../../helpers/install-once.ts'
 
-t.test('when several processes want the same folder, one installs it and the others wait', async (t) => {
+t.test('when several processes need the same folder, one installs it and the others wait', async (t) => {
   const folder = join(t.testdir(), 'cache/program-1')
   let installed = 0
   const install = () =>

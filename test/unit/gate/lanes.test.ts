@@ -64,7 +64,7 @@ t.test('at the time limit running parts are stopped and fail, and the closing li
   t.notOk(passed)
 })
 
-/** A fake npm whose tests pass or fail as its first argument after `run --silent` demands. */
+/** A fake npm: the tests fail in `npm run`, and pass when `npm exec` runs their files again. */
 const NPM = `npm() {
     case "$*" in
       exec*) echo 'ok 1 - test/a.test.ts'; echo '# { total: 5, pass: 5 }' ;;

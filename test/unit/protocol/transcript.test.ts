@@ -1,5 +1,5 @@
 /**
- * How requests, messages and settings of a recorded turn are shown to people, in a page and in a terminal.
+ * The presentation of the requests, messages and settings of a recorded turn, in a page and in a terminal.
  */
 import t from 'tap'
 import { diffLines, patchLines } from '../../../src/protocol/transcript/diff-lines.ts'
@@ -9,15 +9,15 @@ import { getSettings } from '../../../src/protocol/transcript/settings.ts'
 import { summarizeToolCall, ToolCallReader } from '../../../src/protocol/transcript/tool-calls.ts'
 import { isBlank, revealExactly, revealInvisible } from '../../../src/protocol/transcript/visible.ts'
 
-const call = (name: string, input: unknown) => ({
+const createToolCall = (name: string, input: unknown) => ({
   function: { name, arguments: typeof input === 'string' ? input : JSON.stringify(input) },
 })
-const mark = (lines: readonly { kind: string; text: string }[]) =>
+const format = (lines: readonly { kind: string; text: string }[]) =>
   lines.map(({ kind, text }) => `${{ same: ' ', added: '+', removed: '-' }[kind] ?? ''}${text}`)
 
 t.test('arguments are shown by their names, with texts unchanged and other values as JSON', async (t) => {
   const input = { command: 'cd /a\nls', timeout: 3, env: { A: '1' } }
-  t.same(new ToolCallReader().read(call('Bash', input)), {
+  t.same(new ToolCallReader().read(createToolCall('Bash', input)), {
     name: 'Bash',
     fields: [
       { name: 'command', text: 'cd /a\nls' },
@@ -26,12 +26,12 @@ t.test('arguments are shown by their names, with texts unchanged and other value
     ],
   })
   for (const broken of ['{"command": "l', '["ls"]', 'null', 'ls'])
-    t.same(new ToolCallReader().read(call('Bash', broken)).fields, [{ name: '', text: broken }])
+    t.same(new ToolCallReader().read(createToolCall('Bash', broken)).fields, [{ name: '', text: broken }])
   t.same(new ToolCallReader().read({}), { name: '?', fields: [{ name: '', text: '' }] })
 })
 
 t.test(
-  'edits are shown as differences, under the names of each agent, also several in one tool call',
+  'edits are shown as differences, under the names of each agent, also several in one tool createToolCall',
   async (t) => {
     for (const [old, now] of [
       ['old_string', 'new_string'],
@@ -39,7 +39,7 @@ t.test(
       ['oldString', 'newString'],
     ] as const) {
       const edit = { path: 'a', [old]: 'x\ny', [now]: 'x\nz' }
-      t.same(new ToolCallReader().read(call('edit', edit)).fields.at(-1), {
+      t.same(new ToolCallReader().read(createToolCall('edit', edit)).fields.at(-1), {
         name: `${old} → ${now}`,
         diff: [
           { kind: 'same', text: 'x' },
@@ -53,7 +53,7 @@ t.test(
       { old_string: 'c', new_string: 'd', replace_all: true },
     ]
     const names = new ToolCallReader()
-      .read(call('MultiEdit', { file_path: 'f', edits }))
+      .read(createToolCall('MultiEdit', { file_path: 'f', edits }))
       .fields.map(({ name }) => name)
     t.same(names, [
       'file_path',
@@ -61,7 +61,7 @@ t.test(
       'edits[1].replace_all',
       'edits[1].old_string → new_string',
     ])
-    t.match(new ToolCallReader().read(call('edit', { old_string: 'a' })).fields, [
+    t.match(new ToolCallReader().read(createToolCall('edit', { old_string: 'a' })).fields, [
       { name: 'old_string', text: 'a' },
     ])
   },
@@ -69,21 +69,22 @@ t.test(
 
 t.test('a file that is written again is shown as its changes, also after edits', async (t) => {
   const reader = new ToolCallReader()
-  const write = (content: string) => reader.read(call('Write', { file_path: 'a.py', content })).fields.at(-1)
+  const write = (content: string) =>
+    reader.read(createToolCall('Write', { file_path: 'a.py', content })).fields.at(-1)
   t.same(write('one\ntwo\n'), { name: 'content', text: 'one\ntwo\n' })
-  reader.read(call('Edit', { file_path: 'a.py', old_string: 'two', new_string: '$& 2' }))
+  reader.read(createToolCall('Edit', { file_path: 'a.py', old_string: 'two', new_string: '$& 2' }))
   const second = write('one\nthree\n')
-  t.same(second && 'diff' in second && mark(second.diff), [' one', '-$& 2', '+three'])
-  reader.read(call('Edit', { file_path: 'a.py', old_string: 'not there', new_string: 'x' }))
+  t.same(second && 'diff' in second && format(second.diff), [' one', '-$& 2', '+three'])
+  reader.read(createToolCall('Edit', { file_path: 'a.py', old_string: 'not there', new_string: 'x' }))
   t.same(write('one\n'), { name: 'content', text: 'one\n' }, 'its present content is unknown')
   const other = { name: 'file_text', text: 'one\n' }
-  t.same(reader.read(call('create', { path: 'b.py', file_text: 'one\n' })).fields.at(-1), other)
+  t.same(reader.read(createToolCall('create', { path: 'b.py', file_text: 'one\n' })).fields.at(-1), other)
 })
 
 t.test('patches are shown as differences in any field, and other texts are not', async (t) => {
   const patch = '*** Begin Patch\n*** Update File: a\n@@\n same\n-x\n+y\n*** End Patch'
-  const [field] = new ToolCallReader().read(call('apply_patch', { input: patch })).fields
-  t.same(field && 'diff' in field && mark(field.diff), [
+  const [field] = new ToolCallReader().read(createToolCall('apply_patch', { input: patch })).fields
+  t.same(field && 'diff' in field && format(field.diff), [
     '*** Begin Patch',
     '*** Update File: a',
     '@@',
@@ -101,12 +102,12 @@ t.test('patches are shown as differences in any field, and other texts are not',
 t.test('unchanged lines far from a change are omitted, with their number', async (t) => {
   const lines = Array.from({ length: 20 }, (_, index) => `line ${index}`)
   const now = lines.with(10, 'changed')
-  t.same(mark(diffLines(lines.join('\n'), now.join('\n'))), [
+  t.same(format(diffLines(lines.join('\n'), now.join('\n'))), [
     '… 7 lines',
     ...[' line 7', ' line 8', ' line 9', '-line 10', '+changed', ' line 11', ' line 12', ' line 13'],
     '… 6 lines',
   ])
-  t.same(mark(diffLines('', 'a\n')), ['+a'])
+  t.same(format(diffLines('', 'a\n')), ['+a'])
   t.same(diffLines('', ''), [])
 })
 
@@ -120,7 +121,7 @@ t.test('texts that share nothing are shown completely, and quickly', async (t) =
 })
 
 t.test("a turn adds the new messages, without the echo of the assistant's message", async (t) => {
-  const calls = [call('Bash', { command: 'ls' })]
+  const calls = [createToolCall('Bash', { command: 'ls' })]
   const before = { index: 3, request_messages: [], completion_text: 'I look. ', tool_calls: calls }
   const echo = { role: 'assistant', content: 'I look.', tool_calls: calls }
   const result = { role: 'tool', content: 'a.py' }
@@ -135,7 +136,7 @@ t.test("a turn adds the new messages, without the echo of the assistant's messag
   t.same(getNewMessages({ ...turn, request_messages: [echo] }, undefined).messages, [echo])
 })
 
-t.test('of a content, recorded images are shown, and other parts by their kind', async (t) => {
+t.test('recorded images of a content are shown, and other parts by their kind', async (t) => {
   const png = 'data:image/png;base64,AA'
   const content = [
     { type: 'text', text: 'one' },
@@ -211,12 +212,15 @@ t.test('a completion without text is described by its other content and its fini
   t.equal(describeMissingText({ ...silent, finish_reason: null }), 'no text (no finish reason)')
 })
 
-t.test('a tool call is summarized by its name and the first line of its main argument', async (t) => {
-  const about = (input: unknown) => summarizeToolCall(call('f', input)).about
-  t.equal(about({ description: 'Lists', command: 'cd /a\nls' }), 'cd /a')
-  t.equal(about({ content: 'x', file_path: 'a.py' }), 'a.py')
-  t.equal(about({ count: 3, other: 'y' }), 'y')
-  t.equal(about({ count: 3 }), '')
-  t.equal(about('not JSON\nat all'), 'not JSON')
-  t.same(summarizeToolCall({}), { name: '?', about: '' })
-})
+t.test(
+  'a tool createToolCall is summarized by its name and the first line of its main argument',
+  async (t) => {
+    const about = (input: unknown) => summarizeToolCall(createToolCall('f', input)).about
+    t.equal(about({ description: 'Lists', command: 'cd /a\nls' }), 'cd /a')
+    t.equal(about({ content: 'x', file_path: 'a.py' }), 'a.py')
+    t.equal(about({ count: 3, other: 'y' }), 'y')
+    t.equal(about({ count: 3 }), '')
+    t.equal(about('not JSON\nat all'), 'not JSON')
+    t.same(summarizeToolCall({}), { name: '?', about: '' })
+  },
+)

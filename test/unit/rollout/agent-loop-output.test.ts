@@ -2,7 +2,7 @@ import t from 'tap'
 import { type RolloutOutcome, toOutputs } from '../../../src/rollout/agent-loop-output.ts'
 import type { SessionTrajectories, TrajectoryRow } from '../../../src/rollout/proxy-client.ts'
 
-const FACTS: RolloutOutcome = {
+const OUTCOME: RolloutOutcome = {
   trialId: 'trial',
   sessionId: 'trial~2',
   status: 'completed',
@@ -43,7 +43,7 @@ function session(rows: TrajectoryRow[], more: Partial<SessionTrajectories> = {})
 }
 
 t.test("a row of a session is an output under verl's names", async (t) => {
-  t.strictSame(toOutputs(session([ROW]), FACTS), [
+  t.strictSame(toOutputs(session([ROW]), OUTCOME), [
     {
       prompt_ids: [1, 2],
       response_ids: [3, 4, 5],
@@ -82,18 +82,20 @@ t.test("a row of a session is an output under verl's names", async (t) => {
 })
 
 t.test('a session that branched is several outputs, each with the complete reward', async (t) => {
-  const outputs = toOutputs(session([ROW, { ...ROW, prompt_ids: [9] }]), FACTS)
+  const outputs = toOutputs(session([ROW, { ...ROW, prompt_ids: [9] }]), OUTCOME)
   t.match(outputs, [
     { prompt_ids: [1, 2], reward_score: 1.25, metrics: { num_rows: 2 }, extra_fields: { row: 0 } },
     { prompt_ids: [9], reward_score: 1.25, metrics: { num_rows: 2 }, extra_fields: { row: 1 } },
   ])
 })
 
-t.test('a row without trained tokens, because another one trains its remainder, is omitted', async (t) => {
+t.test('a row without trained tokens is omitted if another row trains its tokens', async (t) => {
   const shared = { ...ROW, response_ids: [3], response_mask: [0], response_logprobs: [0], truncated: true }
-  t.match(toOutputs(session([ROW, shared]), FACTS), [{ metrics: { num_rows: 1 }, extra_fields: { row: 0 } }])
-  t.equal(toOutputs(session([ROW, shared]), FACTS).length, 1)
-  t.match(toOutputs(session([shared]), FACTS), [
+  t.match(toOutputs(session([ROW, shared]), OUTCOME), [
+    { metrics: { num_rows: 1 }, extra_fields: { row: 0 } },
+  ])
+  t.equal(toOutputs(session([ROW, shared]), OUTCOME).length, 1)
+  t.match(toOutputs(session([shared]), OUTCOME), [
     {
       response_mask: [0],
       metrics: { inert: 1 },
@@ -103,7 +105,7 @@ t.test('a row without trained tokens, because another one trains its remainder, 
 })
 
 t.test('a missing reward is null', async (t) => {
-  t.equal(toOutputs(session([ROW], { reward: null, reward_components: {} }), FACTS)[0].reward_score, null)
+  t.equal(toOutputs(session([ROW], { reward: null, reward_components: {} }), OUTCOME)[0].reward_score, null)
 })
 
 t.test('rows without exact ids are omitted and counted', async (t) => {
@@ -115,10 +117,10 @@ t.test('rows without exact ids are omitted and counted', async (t) => {
     response_logprobs: [],
     exact: false,
   }
-  t.match(toOutputs(session([inexact, ROW]), FACTS), [
+  t.match(toOutputs(session([inexact, ROW]), OUTCOME), [
     { prompt_ids: [1, 2], metrics: { inexact_turns: 2, num_rows: 1 } },
   ])
-  const [output, ...others] = toOutputs(session([{ ...inexact, inexact_reason: 'no ids' }]), FACTS)
+  const [output, ...others] = toOutputs(session([{ ...inexact, inexact_reason: 'no ids' }]), OUTCOME)
   t.strictSame(others, [])
   t.match(output, {
     response_mask: [0],
@@ -128,7 +130,7 @@ t.test('rows without exact ids are omitted and counted', async (t) => {
 })
 
 t.test('without a turn the output is a padding row with the reason and the given reward', async (t) => {
-  t.match(toOutputs(session([]), FACTS), [
+  t.match(toOutputs(session([]), OUTCOME), [
     {
       prompt_ids: [0],
       response_ids: [0],
@@ -140,7 +142,7 @@ t.test('without a turn the output is a padding row with the reason and the given
       extra_fields: { error: 'the agent sent no request' },
     },
   ])
-  t.match(toOutputs(session([], { excluded_turns: { failed: 3, open: 0, aborted: 1 } }), FACTS), [
+  t.match(toOutputs(session([], { excluded_turns: { failed: 3, open: 0, aborted: 1 } }), OUTCOME), [
     { extra_fields: { error: 'no turn to train on: 3 failed, 1 aborted' } },
   ])
 })
@@ -148,7 +150,7 @@ t.test('without a turn the output is a padding row with the reason and the given
 t.test(
   'a padding row without a reward has none, so that it does not count in the mean of its group',
   async (t) => {
-    t.equal(toOutputs(session([], { reward: null }), FACTS)[0].reward_score, null)
+    t.equal(toOutputs(session([], { reward: null }), OUTCOME)[0].reward_score, null)
   },
 )
 
@@ -158,9 +160,9 @@ t.test('a row has its token data under the names of verl and of the proxy', asyn
     routed_experts: { dtype: 'uint8', shape: [5, 1, 1], known: [[0, 4]], data: 'AAAAAAA=' },
     weight_versions: null,
   }
-  const [output] = toOutputs(session([{ ...ROW, ...details }]), FACTS)
+  const [output] = toOutputs(session([{ ...ROW, ...details }]), OUTCOME)
   t.match(output, details)
   t.notOk('top_logprobs' in output)
-  const [plain] = toOutputs(session([ROW]), FACTS)
+  const [plain] = toOutputs(session([ROW]), OUTCOME)
   t.notOk('routed_experts' in plain)
 })

@@ -13,7 +13,7 @@ t.test('each attempt has its own valid session id, for any instance id', async (
   fc.assert(
     fc.property(fc.string({ maxLength: 400, unit: 'binary' }), (instanceId) => {
       const trialId = createTrialId({ instance_id: instanceId })
-      const ids = [1, 2, 1000].map((tryNumber) => createSessionId(trialId, tryNumber))
+      const ids = [1, 2, 1000].map((attempt) => createSessionId(trialId, attempt))
       return ids.every(isSessionId) && new Set(ids).size === ids.length
     }),
   )

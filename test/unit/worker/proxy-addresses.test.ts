@@ -7,7 +7,7 @@ const INTERVAL_MS = 5_000
 /** Runs all tasks that wait only for promises. */
 const settle = () => new Promise((resolve) => setImmediate(resolve))
 
-/** A name with the addresses that a test sets, and the reported changes of it. */
+/** Creates a name whose addresses a test sets, and a list of the reported changes. */
 function setUp(first: readonly string[] | Error) {
   const clock = new FakeClock()
   const changes: string[] = []
@@ -26,58 +26,58 @@ function setUp(first: readonly string[] | Error) {
     onFailed: (error) => changes.push((error as Error).message),
   })
   addresses.start()
-  const look = async (response: readonly string[] | Error) => {
+  const lookUp = async (response: readonly string[] | Error) => {
     name.answer = response
     clock.advance(INTERVAL_MS)
     await settle()
   }
-  return { addresses, clock, changes, name, look }
+  return { addresses, clock, changes, name, lookUp }
 }
 
 t.test('each address is reported once, and a new one when it appears', async (t) => {
-  const { changes, look } = setUp(['10.0.0.1', '10.0.0.2'])
+  const { changes, lookUp } = setUp(['10.0.0.1', '10.0.0.2'])
   await settle()
-  await look(['10.0.0.2', '10.0.0.1'])
-  await look(['10.0.0.1', '10.0.0.2', '10.0.0.3'])
+  await lookUp(['10.0.0.2', '10.0.0.1'])
+  await lookUp(['10.0.0.1', '10.0.0.2', '10.0.0.3'])
   t.strictSame(changes, ['+10.0.0.1', '+10.0.0.2', '+10.0.0.3'])
 })
 
 t.test('an address is gone when two consecutive lookups lack it, and may return', async (t) => {
-  const { changes, look } = setUp(['10.0.0.1', '10.0.0.2'])
+  const { changes, lookUp } = setUp(['10.0.0.1', '10.0.0.2'])
   await settle()
   changes.length = 0
-  await look(['10.0.0.1'])
-  await look(['10.0.0.1', '10.0.0.2'])
-  await look(['10.0.0.1'])
+  await lookUp(['10.0.0.1'])
+  await lookUp(['10.0.0.1', '10.0.0.2'])
+  await lookUp(['10.0.0.1'])
   t.strictSame(changes, [], 'one lookup without it is ignored')
-  await look(['10.0.0.1'])
+  await lookUp(['10.0.0.1'])
   t.strictSame(changes, ['-10.0.0.2'])
-  await look(['10.0.0.1', '10.0.0.2'])
+  await lookUp(['10.0.0.1', '10.0.0.2'])
   t.strictSame(changes, ['-10.0.0.2', '+10.0.0.2'])
 })
 
 t.test('a name that cannot be resolved changes nothing, and is reported once', async (t) => {
-  const { changes, look } = setUp(new Error('ENOTFOUND'))
+  const { changes, lookUp } = setUp(new Error('ENOTFOUND'))
   await settle()
-  await look(new Error('ENOTFOUND'))
-  await look(['10.0.0.1'])
-  await look(new Error('SERVFAIL'))
-  await look(new Error('SERVFAIL'))
-  await look(new Error('SERVFAIL'))
+  await lookUp(new Error('ENOTFOUND'))
+  await lookUp(['10.0.0.1'])
+  await lookUp(new Error('SERVFAIL'))
+  await lookUp(new Error('SERVFAIL'))
+  await lookUp(new Error('SERVFAIL'))
   t.strictSame(changes, ['ENOTFOUND', '+10.0.0.1', 'SERVFAIL'])
 })
 
 t.test('a name with addresses of both families is dialled at one only', async (t) => {
-  const { changes, look } = setUp(['fd00::1', '10.0.0.1', 'fd00::2', '10.0.0.2'])
+  const { changes, lookUp } = setUp(['fd00::1', '10.0.0.1', 'fd00::2', '10.0.0.2'])
   await settle()
   t.strictSame(changes, ['+10.0.0.1', '+10.0.0.2'])
   const six = setUp(['fd00::1'])
   await settle()
   t.strictSame(six.changes, ['+fd00::1'])
-  await look(['10.0.0.1', '10.0.0.2'])
+  await lookUp(['10.0.0.1', '10.0.0.2'])
 })
 
-t.test('a loss is followed by a lookup immediately, and after the end there is none', async (t) => {
+t.test('a lost connection is followed by a lookup soon, and after the end there is none', async (t) => {
   const { addresses, clock, name } = setUp(['10.0.0.1'])
   await settle()
   addresses.lookSoon()

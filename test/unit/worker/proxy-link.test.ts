@@ -7,8 +7,8 @@ import { Dispatcher } from '../../../src/proxy/engines/dispatch/dispatcher.ts'
 import { PROXY_LINK_TRANSITIONS, ProxyLink } from '../../../src/worker/proxy-link.ts'
 import { WorkerCache } from '../../../src/worker/worker-cache.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
-import { listTransitions } from '../../helpers/listed-transitions.ts'
-import { listingLogger } from '../../helpers/listing-logger.ts'
+import { listTransitions } from '../../helpers/list-transitions.ts'
+import { createListingLogger } from '../../helpers/listing-logger.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 
 const { allowed, forbidden } = listTransitions(PROXY_LINK_TRANSITIONS)
@@ -33,7 +33,7 @@ class FakeSocket extends EventEmitter {
     this.sent.push(JSON.parse(text))
   }
 
-  says(frame: object): void {
+  receive(frame: object): void {
     this.emit('message', Buffer.from(JSON.stringify(frame)), false)
   }
 
@@ -48,9 +48,9 @@ class FakeSocket extends EventEmitter {
 
 const settle = () => new Promise((resolve) => setImmediate(resolve))
 
-/** A running link, with the actions that lead to each state, whose engine never responds. */
+/** Starts a link whose engine never responds; `enter` has the actions that lead to each state. */
 function setUp() {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const clock = new FakeClock()
   const sockets: FakeSocket[] = []
   const slots = new Dispatcher({
@@ -92,8 +92,8 @@ function setUp() {
       await settle()
     },
     handshaking: () => void socket().emit('open'),
-    serving: () => (link.isConnected ? link.resumeServing() : socket().says(ACK)),
-    draining: () => void (link.isConnected ? link.drain() : socket().says(ACK)),
+    serving: () => (link.isConnected ? link.resumeServing() : socket().receive(ACK)),
+    draining: () => void (link.isConnected ? link.drain() : socket().receive(ACK)),
     closed: () => link.stop(),
   }
   const transitions = () =>
@@ -139,7 +139,7 @@ t.test('a stopped link ignores a late ack, and stays closed', async (t) => {
   socket().removeAllListeners('close')
   socket().on('close', () => {})
   link.stop()
-  socket().says(ACK)
+  socket().receive(ACK)
   link.resumeServing()
   link.stop()
   t.notOk(link.isConnected)
@@ -172,19 +172,19 @@ t.test('a defect while a frame is handled ends the connection, and the link dial
 t.test('a link drains while it is disconnected, too, and rejects new requests afterwards', async (t) => {
   const { link, clock, socket, enter } = setUp()
   for (const state of PATHS.serving) await enter[state]()
-  socket().says(REQUEST)
+  socket().receive(REQUEST)
   socket().close()
   await settle()
   clock.advance(1_000)
   await settle()
   void link.drain()
   await enter.handshaking()
-  socket().says({ ...ACK, requests: [{ request_id: 'r1', received: 0 }] })
+  socket().receive({ ...ACK, requests: [{ request_id: 'r1', received: 0 }] })
   t.match(socket().sent, [
     { type: 'worker_hello', requests: ['r1'] },
     { type: 'worker_status', draining: true },
   ])
-  socket().says({ ...REQUEST, request_id: 'r2' })
+  socket().receive({ ...REQUEST, request_id: 'r2' })
   t.match(socket().sent.at(-1), { request_id: 'r2', error: { code: 'shutting_down' } })
   link.stop()
 })
@@ -193,13 +193,13 @@ t.test('a drain reports whether requests were dropped because the proxy did not 
   for (const isDropped of [true, false]) {
     const { link, socket, clock, enter } = setUp()
     for (const state of PATHS.serving) await enter[state]()
-    socket().says(REQUEST)
+    socket().receive(REQUEST)
     const drained = link.drain()
     if (isDropped) {
       socket().close()
       await settle()
       clock.advance(GRACE_MS)
-    } else socket().says({ type: 'completion_cancel', request_id: 'r1' })
+    } else socket().receive({ type: 'completion_cancel', request_id: 'r1' })
     t.equal(await drained, !isDropped)
     link.stop()
   }

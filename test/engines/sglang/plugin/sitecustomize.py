@@ -1,6 +1,5 @@
-"""Loaded by every Python process that has this folder on its PYTHONPATH, including those that SGLang spawns: it
-replaces
-compiled kernels that no package for CPUs has by dummies, and installs the log of the core.
+"""Loaded by every Python process that has this folder on its PYTHONPATH, including those that SGLang spawns.
+Replaces compiled kernels that no CPU package has by dummies, and installs the log of the core.
 """
 
 from __future__ import annotations
@@ -13,53 +12,53 @@ import sys
 import types
 from typing import Any
 
-STOOD_IN = ("sgl_kernel", "IPython")
-LOGGED = "sglang.srt.managers.tokenizer_manager"
+DUMMY_PACKAGES = ("sgl_kernel", "IPython")
+LOGGED_MODULE = "sglang.srt.managers.tokenizer_manager"
 
 
-class Missing:
-    """A dummy that may be read and compared, but not called."""
+class DummyAttribute:
+    """A dummy that raises an error when it is called."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
-    def __getattr__(self, name: str) -> Missing:
+    def __getattr__(self, name: str) -> DummyAttribute:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Missing(f"{self.__name__}.{name}")
+        return DummyAttribute(f"{self.__name__}.{name}")
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        raise RuntimeError(f"{self.__name__} is not there on a CPU")
+        raise RuntimeError(f"{self.__name__} is not available on a CPU")
 
 
-class StandIn(types.ModuleType):
+class DummyModule(types.ModuleType):
     __path__: list[str] = []
     __all__: list[str] = []
 
-    def __getattr__(self, name: str) -> Missing:
+    def __getattr__(self, name: str) -> DummyAttribute:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Missing(f"{self.__name__}.{name}")
+        return DummyAttribute(f"{self.__name__}.{name}")
 
 
-class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class DummyFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        if name.split(".")[0] not in STOOD_IN:
+        if name.split(".")[0] not in DUMMY_PACKAGES:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return StandIn(spec.name)
+        return DummyModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
 
 
-class Logged(importlib.abc.MetaPathFinder):
-    """Installs the log once the module that it patches is imported."""
+class LogInstaller(importlib.abc.MetaPathFinder):
+    """Installs the log when the module that it patches is imported."""
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        if name != LOGGED:
+        if name != LOGGED_MODULE:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -69,14 +68,14 @@ class Logged(importlib.abc.MetaPathFinder):
 
         def exec_module(module: types.ModuleType) -> None:
             run(module)
-            from sglang_core_log import log
+            from sglang_core_log import install_log
 
-            log(module.TokenizerManager)
+            install_log(module.TokenizerManager)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-sys.meta_path.append(StandIns())
+sys.meta_path.append(DummyFinder())
 if os.environ.get("CORE_LOG"):
-    sys.meta_path.insert(0, Logged())
+    sys.meta_path.insert(0, LogInstaller())

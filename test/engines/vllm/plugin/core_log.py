@@ -1,16 +1,15 @@
-"""A general plugin of vLLM: logs what the engine's core received and sampled, before anything is detokenized, parsed or
-served. One JSON line each, to the file that $CORE_LOG names:
+"""A general plugin of vLLM: logs the requests and samples of the engine's core, before detokenizing and parsing, as JSON
+lines to the file $CORE_LOG:
 
 {"asked": id, "prompt": ids, "params": SamplingParams, "lora": name or null}
 {"sampled": id, "ids", "logprobs": one per id, or null, "heard", "weights": version or null, "finish", "stop",
 "at": seconds since the epoch}
 
-`heard` is false for ids that were sampled after a stop string was found or after an abort: no client receives them.
-Both are seen in the API server, where requests leave for the core and outputs come back from it (`OutputProcessor`).
+`heard` is false for ids that the core sampled after a stop string or an abort: no client receives them. The plugin runs
+in the API server, which sends requests to the core and receives its outputs (`OutputProcessor`).
 
-While a file $CORE_LOG.experts exists, outputs have routed experts as a GPU's core reports them: a row for each position
-that a step computed. vLLM's CPU build has none, so these are derived from the position; their path from here on is
-vLLM's own.
+While a file $CORE_LOG.experts exists, the plugin adds routed experts to outputs, as a GPU's core does: a row for each
+position that a step computed. vLLM's CPU build has none, so the plugin derives them from the position.
 """
 
 from __future__ import annotations
@@ -39,33 +38,32 @@ def register() -> None:
     log = Path(path).open("a", buffering=1)  # noqa: SIM115
 
     def write(line: dict[str, Any]) -> None:
-        log.write(json.dumps(line, default=plain) + "\n")
+        log.write(json.dumps(line, default=to_json) + "\n")
 
     experts = Path(f"{path}.experts")
-    # : By request: the first position whose experts are requested, the length of its prompt, and the number of sampled
-    # ids.
-    places: dict[str, tuple[int, int, int]] = {}
+    # By request: the first position whose experts it requests, the length of its prompt, the number of sampled ids.
+    positions: dict[str, tuple[int, int, int]] = {}
 
     def add_experts(output: Any) -> None:
-        if output.request_id not in places:
+        if output.request_id not in positions:
             return
-        start, prompt, sampled = places[output.request_id]
-        places[output.request_id] = (start, prompt, sampled + len(output.new_token_ids))
+        start, prompt, sampled = positions[output.request_id]
+        positions[output.request_id] = (start, prompt, sampled + len(output.new_token_ids))
         if experts.exists():
             first = start if sampled == 0 else prompt + sampled - 1
-            output.routed_experts = made_experts(first, prompt + sampled)
+            output.routed_experts = make_experts(first, prompt + sampled)
 
     add_request, process_outputs = OutputProcessor.add_request, OutputProcessor.process_outputs
 
     def logged_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         prompt = list(request.prompt_token_ids or [])
         start = getattr(request.sampling_params, "routed_experts_prompt_start", None) or 0
-        places[request.request_id] = (start, len(prompt), 0)
+        positions[request.request_id] = (start, len(prompt), 0)
         write(
             {
                 "asked": request.request_id,
                 "prompt": prompt,
-                "params": fields(request.sampling_params),
+                "params": get_fields(request.sampling_params),
                 "lora": getattr(request.lora_request, "lora_name", None),
             }
         )
@@ -79,7 +77,7 @@ def register() -> None:
                 {
                     "sampled": output.request_id,
                     "ids": ids,
-                    "logprobs": logprobs_of(ids, output.new_logprobs),
+                    "logprobs": get_logprobs(ids, output.new_logprobs),
                     "heard": output.request_id in self.request_states,
                     "weights": kwargs.get("weight_version"),
                     "finish": None if output.finish_reason is None else str(output.finish_reason),
@@ -92,15 +90,15 @@ def register() -> None:
     OutputProcessor.add_request, OutputProcessor.process_outputs = logged_request, logged_outputs
 
 
-def made_experts(first: int, end: int) -> Any:
+def make_experts(first: int, end: int) -> Any:
     """Returns the experts of positions from `first` to `end`, in three layers of two: `uint8[positions, 3, 2]`."""
     import numpy as np
 
-    place, layer, rank = np.ogrid[first:end, 0:3, 0:2]
-    return ((place * 7 + layer * 3 + rank) % 256).astype(np.uint8)
+    position, layer, rank = np.ogrid[first:end, 0:3, 0:2]
+    return ((position * 7 + layer * 3 + rank) % 256).astype(np.uint8)
 
 
-def logprobs_of(ids: list[int], logprobs: Any) -> list[float] | None:
+def get_logprobs(ids: list[int], logprobs: Any) -> list[float] | None:
     """Returns the logprobs of the sampled ids, which vLLM has at the head of each row of its table."""
     if logprobs is None:
         return None
@@ -110,12 +108,12 @@ def logprobs_of(ids: list[int], logprobs: Any) -> list[float] | None:
     return [float(row[0]) for row in logprobs.logprobs][: len(ids)]
 
 
-def fields(params: Any) -> dict[str, Any] | None:
+def get_fields(params: Any) -> dict[str, Any] | None:
     """Returns the fields of a msgspec struct."""
     return None if params is None else {name: getattr(params, name) for name in params.__struct_fields__}
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Converts types that JSON lacks."""
     if isinstance(value, set | frozenset):
         return sorted(value)
@@ -123,8 +121,8 @@ def plain(value: Any) -> Any:
 
 
 def stop_spinning() -> None:
-    """Lets the core and its worker sleep while they wait for each other. By default they poll for a second, on a small
-    machine with the cores that the other one needs.
+    """Makes the core and its worker sleep while they wait for each other. By default they poll for a second, which takes
+    the cores of a small machine.
     """
     from vllm.distributed.device_communicators import shm_broadcast
 
@@ -135,7 +133,7 @@ def stop_spinning() -> None:
 
     def short_wait(self: Any, timeout_ms: int | None = None) -> None:
         self.busy_loop_s = 0
-        # A notification is lost if the subscription is not established yet.
+        # A notification is dropped if the subscription is not established yet.
         wait(self, timeout_ms=MAX_WAIT_MS if timeout_ms is None else min(timeout_ms, MAX_WAIT_MS))
 
     condition.wait = short_wait

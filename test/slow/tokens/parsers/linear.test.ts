@@ -5,7 +5,7 @@ import { JsonScanner } from '../../../../src/proxy/tokens/parsers/json-scanner.t
 import type { ParserFamily } from '../../../../src/proxy/tokens/parsers/output-parser.ts'
 import { RunScanner, TextReader } from '../../../../src/proxy/tokens/parsers/text-reader.ts'
 import { MarkerSet } from '../../../../src/proxy/tokens/tokenizer/markers.ts'
-import { BEGUN } from '../../../helpers/begun-calls.ts'
+import { OPEN_TOOL_CALLS } from '../../../helpers/open-tool-calls.ts'
 import { IS_FULL } from '../../../helpers/tier.ts'
 import { TOOLS } from '../../../unit/proxy/tokens/parsers/parse.ts'
 
@@ -27,9 +27,15 @@ const UNITS = [
 ]
 
 function getUnits({ name, keepTokens }: ParserFamily): string[] {
-  const begun = BEGUN[name]!
+  const openings = OPEN_TOOL_CALLS[name]!
   const markers = [...keepTokens, '<parameter=a>\n', '</parameter>\n', '<function=f>', '</function>']
-  return [...UNITS, ...markers, ...begun, ...begun.map((text) => markers.at(-1) + text), '</arg_value>x']
+  return [
+    ...UNITS,
+    ...markers,
+    ...openings,
+    ...openings.map((text) => markers.at(-1) + text),
+    '</arg_value>x',
+  ]
 }
 
 function run(family: ParserFamily, text: string, chunkLength: number): void {
@@ -73,8 +79,8 @@ function getSteps(work: () => void): number {
 }
 
 for (const [name, family] of PARSER_FAMILIES) {
-  const begun = IS_FULL ? BEGUN[name]! : BEGUN[name]!.slice(0, 1)
-  const texts = ['', ...begun].flatMap((head) => getUnits(family).map((unit) => ({ head, unit })))
+  const openings = IS_FULL ? OPEN_TOOL_CALLS[name]! : OPEN_TOOL_CALLS[name]!.slice(0, 1)
+  const texts = ['', ...openings].flatMap((head) => getUnits(family).map((unit) => ({ head, unit })))
 
   t.test(`${name}: four times the text takes at most about four times the steps`, async (t) => {
     for (const { head, unit } of texts) {
@@ -89,8 +95,8 @@ for (const [name, family] of PARSER_FAMILIES) {
     t.pass()
   })
 
-  const longUnits = ['\\"', '\n', family.keepTokens.join(''), BEGUN[name]![0]!]
-  const longTexts = begun.flatMap((head) =>
+  const longUnits = ['\\"', '\n', family.keepTokens.join(''), OPEN_TOOL_CALLS[name]![0]!]
+  const longTexts = openings.flatMap((head) =>
     longUnits.map((unit) => head + unit.repeat(100_000 / Math.max(unit.length, 1))),
   )
 

@@ -4,7 +4,7 @@ import t from 'tap'
 import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
 import { chooseParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { StreamingDecoder } from '../../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
-import { parseWhole } from '../../../helpers/parsed-output.ts'
+import { parseComplete } from '../../../helpers/parsed-output.ts'
 import { loadTemplate } from '../../../helpers/templates.ts'
 import { loadRealTokenizer, modelDirectory } from '../../../unit/proxy/tokens/real-models.ts'
 
@@ -41,7 +41,7 @@ for (const { model, callCount } of [
       skipSpecialTokens: true,
       keepTokens: family.keepTokens,
     })
-    return parseWhole(family.create({ tools }), decoder.push(ids) + decoder.flush())
+    return parseComplete(family.create({ tools }), decoder.push(ids) + decoder.flush())
   }
 
   t.test(`${model}: calls are read as they were written`, async () => {

@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import { OutputFile } from '../../../../src/cli/rollout/output-file.ts'
 import { planSamples, type SamplePlan } from '../../../../src/cli/rollout/samples.ts'
 import { readParquet } from '../../../../src/rollout/datasets/parquet-file.ts'
-import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
+import { createAgentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 import { limitRuns } from '../../../helpers/tier.ts'
 
 const SAMPLES = planSamples([{ instance_id: 'ä' }, { instance_id: 'b' }, {}], 2)
@@ -23,11 +23,11 @@ function getRows(path: string) {
  * Appends the samples that the file lacks.
  * @returns the number of appended samples
  */
-async function goOn(path: string, samples: readonly SamplePlan[] = SAMPLES): Promise<number> {
+async function appendMissing(path: string, samples: readonly SamplePlan[] = SAMPLES): Promise<number> {
   const output = await OutputFile.open(path)
   const missing = output.selectMissing(samples)
   await Promise.all(
-    missing.map((sample) => output.append(sample, agentLoopOutputs(ROWS[samples.indexOf(sample)]!))),
+    missing.map((sample) => output.append(sample, createAgentLoopOutputs(ROWS[samples.indexOf(sample)]!))),
   )
   await output.close()
   return missing.length
@@ -39,7 +39,7 @@ function pathFor(t: Test): string {
 
 t.test('each row of a sample names its sample', async (t) => {
   const path = pathFor(t)
-  t.equal(await goOn(path), 6)
+  t.equal(await appendMissing(path), 6)
   t.match(getRows(path).slice(0, 4), [
     { task_index: 0, sample_index: 0, instance_id: 'ä', response_mask: [1, 0, 1], metrics: { num_rows: 1 } },
     { task_index: 0, sample_index: 1, instance_id: 'ä' },
@@ -54,15 +54,15 @@ t.test('a file that one run writes is locked against others until that run has e
   const output = await OutputFile.open(path)
   const message = `${path} is in use by another llm-proxy (process ${process.pid}): stop that one, or name another file`
   await t.rejects(OutputFile.open(path), { code: 'start_failed', message })
-  await output.append(SAMPLES[0]!, agentLoopOutputs(1))
+  await output.append(SAMPLES[0]!, createAgentLoopOutputs(1))
   await output.close()
-  t.equal(await goOn(path), 5, 'and it contains the rows of the first run')
+  t.equal(await appendMissing(path), 5, 'and it contains the rows of the first run')
 })
 
 t.test('recorded samples are not missing, while additional samples of the same tasks are', async (t) => {
   const path = pathFor(t)
-  await goOn(path)
-  t.equal(await goOn(path), 0)
+  await appendMissing(path)
+  t.equal(await appendMissing(path), 0)
   const output = await OutputFile.open(path)
   t.teardown(() => output.close())
   const more = planSamples([{ instance_id: 'ä' }, { instance_id: 'b' }, {}], 3)
@@ -79,7 +79,7 @@ t.test("rows of other tasks are detected by the tasks' content, also without ins
       1,
     )
   const path = pathFor(t)
-  t.equal(await goOn(path, getTasks('train 0', 'train 1')), 2)
+  t.equal(await appendMissing(path, getTasks('train 0', 'train 1')), 2)
   const output = await OutputFile.open(path)
   t.teardown(() => output.close())
   const others = {
@@ -94,10 +94,10 @@ t.test("rows of other tasks are detected by the tasks' content, also without ins
 
 t.test('a file of an earlier version is continued by its instance ids', async (t) => {
   const path = pathFor(t)
-  await goOn(path)
+  await appendMissing(path)
   const before = readFileSync(path, 'utf8').replaceAll(/"task_digest":"[^"]*",/g, '')
   writeFileSync(path, before)
-  t.equal(await goOn(path), 0)
+  t.equal(await appendMissing(path), 0)
   const output = await OutputFile.open(path)
   t.teardown(() => output.close())
   t.throws(() => output.selectMissing(planSamples([{ instance_id: 'b' }], 1)), {
@@ -107,13 +107,13 @@ t.test('a file of an earlier version is continued by its instance ids', async (t
 
 t.test('wherever the file was cut off, a continued run has each sample once and complete', async (t) => {
   const path = pathFor(t)
-  await goOn(path)
+  await appendMissing(path)
   const full = readFileSync(path)
   await fc.assert(
     fc.asyncProperty(fc.nat(full.length), async (length) => {
       truncateSync(path, 0)
       appendFileSync(path, full.subarray(0, length))
-      await goOn(path)
+      await appendMissing(path)
       const rows = getRows(path)
       const keys = rows.map(({ task_index, sample_index }) => `${task_index}.${sample_index}`)
       const counts = SAMPLES.map(
@@ -127,9 +127,9 @@ t.test('wherever the file was cut off, a continued run has each sample once and 
 
 t.test('a Parquet file is made from the lines beside it once all samples are there', async (t) => {
   const lines = pathFor(t)
-  await goOn(lines)
+  await appendMissing(lines)
   const path = lines.replace('.jsonl', '.parquet')
-  t.equal(await goOn(path), 6)
+  t.equal(await appendMissing(path), 6)
   t.notOk(existsSync(path), 'the file does not exist before the run is finished')
   const output = await OutputFile.open(path)
   t.strictSame(output.selectMissing(SAMPLES), [])
@@ -152,9 +152,9 @@ t.test('a Parquet file is made from the lines beside it once all samples are the
 
 t.test('a file with rows of other tasks, or of another format, is rejected and left unchanged', async (t) => {
   const path = pathFor(t)
-  await goOn(path)
+  await appendMissing(path)
   const others = planSamples([{ instance_id: 'other' }], 1)
-  await t.rejects(goOn(path, others), {
+  await t.rejects(appendMissing(path, others), {
     code: 'config_invalid',
     message: /has rows of other tasks: task 0 is ä there/,
   })

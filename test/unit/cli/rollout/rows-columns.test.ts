@@ -4,7 +4,7 @@ import { tableFromIPC } from 'apache-arrow'
 import t from 'tap'
 import { writeColumns } from '../../../../src/cli/rollout/rows-columns.ts'
 import { readParquet } from '../../../../src/rollout/datasets/parquet-file.ts'
-import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
+import { createAgentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 const HEAD = { task_index: 0, sample_index: 0, instance_id: 'a' }
 const DETAILS = {
@@ -33,7 +33,7 @@ function plain(value: unknown): unknown {
 for (const ending of ['parquet', 'arrow']) {
   t.test(`rows with and without token data are read back unchanged from one .${ending} file`, async (t) => {
     const folder = t.testdir({})
-    const outputs = agentLoopOutputs(2).map((output) => ({ ...HEAD, ...output }))
+    const outputs = createAgentLoopOutputs(2).map((output) => ({ ...HEAD, ...output }))
     const lines = getLines([{ ...outputs[0], ...DETAILS }, outputs[1]!], folder)
     const path = join(folder, `rows.${ending}`)
     await writeColumns(path, lines)

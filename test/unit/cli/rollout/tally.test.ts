@@ -1,15 +1,19 @@
 import t from 'tap'
 import { formatProgress, formatSummary, SampleStatistics } from '../../../../src/cli/rollout/tally.ts'
-import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
+import { createAgentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 t.test('the counts of a run add up', async (t) => {
   const counts = new SampleStatistics()
   t.match(formatProgress(counts), /^0 failed, 0 tokens\/s, no reward$/)
-  counts.add(agentLoopOutputs(1, { reward_score: 1 }))
-  counts.add(agentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))
-  counts.add(agentLoopOutputs(1, { reward_score: null }))
+  counts.add(createAgentLoopOutputs(1, { reward_score: 1 }))
+  counts.add(createAgentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))
+  counts.add(createAgentLoopOutputs(1, { reward_score: null }))
   counts.add(
-    agentLoopOutputs(1, { reward_score: null, response_mask: [0] }, { failed: 1, padding: 1, tries: 4 }),
+    createAgentLoopOutputs(
+      1,
+      { reward_score: null, response_mask: [0] },
+      { failed: 1, padding: 1, tries: 4 },
+    ),
   )
   t.match(counts, {
     done: 4,

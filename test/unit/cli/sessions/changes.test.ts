@@ -5,7 +5,7 @@ import Database from 'better-sqlite3'
 import t, { type Test } from 'tap'
 import { openSqliteStore } from '../../../../src/proxy/store/sqlite/open.ts'
 import { aTurn, createSession, record } from '../../../conformance/turn-store.ts'
-import { runCommands } from '../../../helpers/printed-commands.ts'
+import { runCommands } from '../../../helpers/run-commands.ts'
 import { inProcess } from '../../../helpers/store-in-process.ts'
 
 const openStore = (path: string) => openSqliteStore({ path, durability: 'process', spawn: inProcess })

@@ -35,7 +35,7 @@ function getScores({ start, tokenIds }: CompletionBuilder): number[] {
   return rankTokens(ngrams, [...prompt, ...tokenIds], prompt.length, 0).map(({ logprob }) => logprob)
 }
 
-function forcing(response: object): Playbook {
+function createPlaybook(response: object): Playbook {
   return new Playbook({ rules: [{ name: 'only', when: {}, answer: response }] })
 }
 
@@ -66,7 +66,10 @@ for (const mode of ['chat', 'token'] as const) {
 
 t.test('in token mode the response is the one of chat mode, with its markup as text', async (t) => {
   const engine = new EmbeddedEngine({
-    playbook: forcing({ content: 'Let me see.', tool_calls: [{ name: 'calculator', arguments: { a: 1 } }] }),
+    playbook: createPlaybook({
+      content: 'Let me see.',
+      tool_calls: [{ name: 'calculator', arguments: { a: 1 } }],
+    }),
   })
   const body = {
     messages: [{ role: 'user' as const, content: 'What is 1?' }],
@@ -75,7 +78,7 @@ t.test('in token mode the response is the one of chat mode, with its markup as t
   }
   const inChat = fold(await collect(pull(engine, chatRequest(body), noAbort)))
   const ids = await engine.tokenizeChat(body)
-  // The messages of a request in token mode are for the record.
+  // In token mode the engine ignores the messages of a request, which are only recorded.
   const request = tokenRequest(ids, { ...body, messages: [{ role: 'user', content: 'Something else' }] })
   const inTokens = fold(await collect(pull(engine, request, noAbort)))
   t.same([...inTokens.start!.promptTokenIds!], ids)
@@ -167,7 +170,7 @@ t.test(
   "a forced completion is streamed token by token with the model's logprobs and its own end of turn",
   async (t) => {
     const body = { max_tokens: 100 }
-    const playbook = forcing({
+    const playbook = createPlaybook({
       reasoning: 'Let me see.',
       content: 'On it.',
       tool_calls: [{ name: 'calculator', arguments: { expression: '1 + 1' } }],
@@ -192,7 +195,7 @@ t.test(
 )
 
 t.test('tool calls stay text where no tools are offered or tool_choice is none', async (t) => {
-  const playbook = forcing({ tool_calls: [{ name: 'calculator', arguments: {} }] })
+  const playbook = createPlaybook({ tool_calls: [{ name: 'calculator', arguments: {} }] })
   for (const body of [{}, { tools: [CALCULATOR], tool_choice: 'none' }]) {
     const completion = await run({ playbook }, { ...body, max_tokens: 100 })
     t.match(completion.content, /<tool_call>/)
@@ -203,7 +206,7 @@ t.test('tool calls stay text where no tools are offered or tool_choice is none',
 
 t.test('a rule may cut its completion off', async (t) => {
   const completion = await run(
-    { playbook: forcing({ content: 'a long answer', cut_after_tokens: 2 }) },
+    { playbook: createPlaybook({ content: 'a long answer', cut_after_tokens: 2 }) },
     { max_tokens: 50 },
   )
   t.equal(completion.tokenIds.length, 2)
@@ -211,7 +214,9 @@ t.test('a rule may cut its completion off', async (t) => {
 })
 
 t.test('a tool call that max_tokens cuts in two ends with length', async (t) => {
-  const playbook = forcing({ tool_calls: [{ name: 'calculator', arguments: { expression: '1 + 1' } }] })
+  const playbook = createPlaybook({
+    tool_calls: [{ name: 'calculator', arguments: { expression: '1 + 1' } }],
+  })
   const completion = await run({ playbook }, { tools: [CALCULATOR], max_tokens: 6 })
   t.equal(completion.end?.finishReason, 'length')
   t.equal(completion.tokenIds.length, 6)
@@ -219,7 +224,7 @@ t.test('a tool call that max_tokens cuts in two ends with length', async (t) => 
 
 t.test('a stop string ends the completion, is removed from its text, and is reported', async (t) => {
   const completion = await run(
-    { playbook: forcing({ content: 'one two three four' }) },
+    { playbook: createPlaybook({ content: 'one two three four' }) },
     { stop: ['three', 'zzz'], max_tokens: 50 },
   )
   t.equal(completion.content, 'one two ')
@@ -230,7 +235,7 @@ t.test('a stop string ends the completion, is removed from its text, and is repo
 t.test(
   'text that was held back for a stop string is sent when the stop string does not follow',
   async (t) => {
-    const playbook = forcing({ content: 'it was the EN' })
+    const playbook = createPlaybook({ content: 'it was the EN' })
     t.equal((await run({ playbook }, { stop: 'END', max_tokens: 50 })).content, 'it was the EN')
   },
 )
@@ -238,7 +243,7 @@ t.test(
 t.test('a stop token ends the completion and is the last of its ids', async (t) => {
   const [two] = tokenizer.encode(' two')
   const completion = await run(
-    { playbook: forcing({ content: 'one two three' }) },
+    { playbook: createPlaybook({ content: 'one two three' }) },
     { stop_token_ids: [two], max_tokens: 50 },
   )
   t.equal(completion.content, 'one')
@@ -247,7 +252,7 @@ t.test('a stop token ends the completion and is the last of its ids', async (t) 
 })
 
 t.test('ignore_eos continues past the end of the turn, min_tokens delays it', async (t) => {
-  const playbook = forcing({ content: 'Hi.' })
+  const playbook = createPlaybook({ content: 'Hi.' })
   const ignoring = await run({ playbook }, { ignore_eos: true, max_tokens: 40 })
   t.equal(ignoring.tokenIds.length, 40)
   t.equal(ignoring.end?.finishReason, 'length')
@@ -262,7 +267,7 @@ t.test('ignore_eos continues past the end of the turn, min_tokens delays it', as
 t.test('a character of several tokens is sent when it is complete', async (t) => {
   const events = await collect(
     pull(
-      new EmbeddedEngine({ playbook: forcing({ content: 'a🙂b' }) }),
+      new EmbeddedEngine({ playbook: createPlaybook({ content: 'a🙂b' }) }),
       chatRequest({ max_tokens: 50 }),
       noAbort,
     ),
@@ -270,13 +275,13 @@ t.test('a character of several tokens is sent when it is complete', async (t) =>
   const texts = events.flatMap((event) => (event.type === 'delta' ? [event.content ?? ''] : []))
   t.equal(texts.join(''), 'a🙂b')
   t.ok(texts.every((text) => !text.includes('\ufffd')))
-  const cut = await run({ playbook: forcing({ content: '🙂' }) }, { max_tokens: 2 })
+  const cut = await run({ playbook: createPlaybook({ content: '🙂' }) }, { max_tokens: 2 })
   t.equal(cut.content, '\ufffd', 'a character that is cut off is shown as a replacement')
 })
 
 t.test('top_logprobs lists the most probable tokens, also beside a forced one', async (t) => {
   const body = { logprobs: true, top_logprobs: 3, max_tokens: 2 }
-  const [first] = (await run({ playbook: forcing({ content: 'zebra' }) }, body)).logprobsContent
+  const [first] = (await run({ playbook: createPlaybook({ content: 'zebra' }) }, body)).logprobsContent
   t.equal(first?.top_logprobs.length, 3)
   const logprobs = first!.top_logprobs.map((entry) => entry.logprob)
   t.same(
@@ -342,15 +347,15 @@ t.test('an abort during the latency takes effect immediately', async (t) => {
 
 t.test('a fast completion yields to other tasks', async (t) => {
   const engine = new EmbeddedEngine({ cannedTokens: 5_000 })
-  let turns = 0
+  let iterations = 0
   const count = () => {
-    turns++
+    iterations++
     timer = setImmediate(count)
   }
   let timer = setImmediate(count)
   await collect(pull(engine, chatRequest({ max_tokens: 5_000 }), noAbort))
   clearImmediate(timer)
-  t.ok(turns > 50, `${turns} turns`)
+  t.ok(iterations > 50, `${iterations} iterations of the event loop`)
 })
 
 t.test(

@@ -17,12 +17,12 @@ const user = (text: string): PromptMessage => ({ role: 'user', text })
 const assistant = (text: string): PromptMessage => ({ role: 'assistant', text })
 const reports = (text: string): PromptMessage => ({ role: 'tool', text })
 
-function playbook(...rules: { when: object; answer: object }[]): Playbook {
+function createPlaybook(...rules: { when: object; answer: object }[]): Playbook {
   return new Playbook({ rules: rules.map((rule, i) => ({ name: `rule ${i}`, ...rule })) })
 }
 
 t.test('the first rule whose conditions all match gives the response', async (t) => {
-  const book = playbook(
+  const book = createPlaybook(
     { when: { text: 'hello', tool: 'bash' }, answer: { content: 'with a shell' } },
     { when: { text: 'hello' }, answer: { content: 'plain' } },
     { when: {}, answer: { content: 'anything' } },
@@ -36,15 +36,15 @@ t.test('each condition can exclude a rule', async (t) => {
   const conversation = createConversation([user('go'), assistant('x'), reports('42 files')], ['bash'])
   const holds = { role: 'tool', text: '42', user: '^go$', step: 1, tool: 'bash', model: 'm', messages: 3 }
   const fails = { role: 'user', text: '43', user: 'stop', step: 2, tool: 'python', model: 'n', messages: 2 }
-  t.ok(playbook({ when: holds, answer: { content: 'yes' } }).findResponse(conversation, 'm'))
+  t.ok(createPlaybook({ when: holds, answer: { content: 'yes' } }).findResponse(conversation, 'm'))
   for (const [condition, value] of Object.entries(fails)) {
-    const book = playbook({ when: { ...holds, [condition]: value }, answer: { content: 'yes' } })
+    const book = createPlaybook({ when: { ...holds, [condition]: value }, answer: { content: 'yes' } })
     t.equal(book.findResponse(conversation, 'm'), undefined, condition)
   }
 })
 
 t.test('captures of both patterns are inserted into content, reasoning and nested arguments', async (t) => {
-  const book = playbook({
+  const book = createPlaybook({
     when: { user: 'write (?<file>\\S+)', text: '(\\d+) lines' },
     answer: {
       reasoning: 'I saw $1 lines.',
@@ -64,14 +64,14 @@ t.test('captures of both patterns are inserted into content, reasoning and neste
 })
 
 t.test('a capture group that did not participate is empty', async (t) => {
-  const book = playbook({ when: { text: 'a(b)?c' }, answer: { content: '[$1$2]' } })
+  const book = createPlaybook({ when: { text: 'a(b)?c' }, answer: { content: '[$1$2]' } })
   t.equal(book.findResponse(createConversation([user('ac')]), undefined)?.text, '[]')
 })
 
 t.test(
   'a conversation without messages, or one that ends with the assistant, gets no response',
   async (t) => {
-    const book = playbook({ when: {}, answer: { content: 'x' } })
+    const book = createPlaybook({ when: {}, answer: { content: 'x' } })
     t.equal(book.findResponse(createConversation([user('a'), assistant('b')]), undefined), undefined)
     t.equal(book.findResponse(createConversation([]), undefined), undefined)
   },
@@ -129,7 +129,7 @@ t.test('the built-in playbook solves sums with a calculator', async (t) => {
   const book = Playbook.fromFile(
     join(import.meta.dirname, '../../../../src/embedded/engine/default-playbook.json'),
   )
-  /** The expressions that the calculator gets, one per step, and the last sentence. */
+  /** Returns the expressions that the calculator receives, one per step, and the last sentence. */
   const solve = (task: string): string[] => {
     const messages = [user(task)]
     const texts: string[] = []

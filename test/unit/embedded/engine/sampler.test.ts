@@ -17,13 +17,13 @@ function makeSampler(body: Record<string, unknown>, promptIds: number[] = [], vo
   })
 }
 
-/** A distribution made for the test. */
-function fixed(probabilities: number[]): NextTokenDistribution {
+/** Creates a distribution with these probabilities. */
+function createDistribution(probabilities: number[]): NextTokenDistribution {
   return { fill: (out: Float64Array) => out.set(probabilities) } as unknown as NextTokenDistribution
 }
 
-/** Counts how often each id is drawn. */
-function support(sampler: Sampler, next: NextTokenDistribution, draws = 2000): number[] {
+/** Returns the ids that a sampler draws, in ascending order. */
+function findDrawnIds(sampler: Sampler, next: NextTokenDistribution, draws = 2000): number[] {
   return [...new Set(Array.from({ length: draws }, () => sampler.draw(next)))].sort((a, b) => a - b)
 }
 
@@ -91,34 +91,40 @@ t.test('temperature raises the probabilities to its inverse', async (t) => {
 })
 
 t.test('temperature 0 selects the most probable token, and the lower id of two equal ones', async (t) => {
-  t.same(support(makeSampler({ temperature: 0 }), fixed(MIDDLE), 50), [1])
-  t.same(support(makeSampler({ temperature: 0 }), fixed([0.1, 0.4, 0.1, 0.4, 0, 0]), 50), [1])
+  t.same(findDrawnIds(makeSampler({ temperature: 0 }), createDistribution(MIDDLE), 50), [1])
+  t.same(
+    findDrawnIds(makeSampler({ temperature: 0 }), createDistribution([0.1, 0.4, 0.1, 0.4, 0, 0]), 50),
+    [1],
+  )
 })
 
 t.test('a very low temperature does not underflow', async (t) => {
-  t.same(support(makeSampler({ temperature: 0.001 }), fixed([1e-9, 2e-9, 1e-10, 0, 0, 0])), [1])
+  t.same(
+    findDrawnIds(makeSampler({ temperature: 0.001 }), createDistribution([1e-9, 2e-9, 1e-10, 0, 0, 0])),
+    [1],
+  )
 })
 
-t.test('top_k keeps the k most probable', async (t) => {
-  t.same(support(makeSampler({ top_k: 3 }), fixed(MIDDLE)), [1, 2, 3])
-  t.same(support(makeSampler({ top_k: 1 }), fixed(MIDDLE)), [1])
-  t.same(support(makeSampler({ top_k: -1 }), fixed(MIDDLE)), [0, 1, 2, 3, 4, 5])
-  t.same(support(makeSampler({ top_k: 100 }), fixed(MIDDLE)), [0, 1, 2, 3, 4, 5])
+t.test('top_k keeps the k most probable tokens', async (t) => {
+  t.same(findDrawnIds(makeSampler({ top_k: 3 }), createDistribution(MIDDLE)), [1, 2, 3])
+  t.same(findDrawnIds(makeSampler({ top_k: 1 }), createDistribution(MIDDLE)), [1])
+  t.same(findDrawnIds(makeSampler({ top_k: -1 }), createDistribution(MIDDLE)), [0, 1, 2, 3, 4, 5])
+  t.same(findDrawnIds(makeSampler({ top_k: 100 }), createDistribution(MIDDLE)), [0, 1, 2, 3, 4, 5])
 })
 
-t.test('top_p keeps the fewest that reach the mass', async (t) => {
-  t.same(support(makeSampler({ top_p: 0.4 }), fixed(MIDDLE)), [1])
-  t.same(support(makeSampler({ top_p: 0.5 }), fixed(MIDDLE)), [1, 2])
-  t.same(support(makeSampler({ top_p: 0.7 }), fixed(MIDDLE)), [1, 2, 3])
+t.test('top_p keeps the fewest tokens that reach the mass', async (t) => {
+  t.same(findDrawnIds(makeSampler({ top_p: 0.4 }), createDistribution(MIDDLE)), [1])
+  t.same(findDrawnIds(makeSampler({ top_p: 0.5 }), createDistribution(MIDDLE)), [1, 2])
+  t.same(findDrawnIds(makeSampler({ top_p: 0.7 }), createDistribution(MIDDLE)), [1, 2, 3])
 })
 
 t.test('top_p counts the mass that top_k and min_p left', async (t) => {
-  t.same(support(makeSampler({ top_k: 2, top_p: 0.6 }), fixed(MIDDLE)), [1])
-  t.same(support(makeSampler({ min_p: 0.3, top_p: 0.7 }), fixed(MIDDLE)), [1, 2])
+  t.same(findDrawnIds(makeSampler({ top_k: 2, top_p: 0.6 }), createDistribution(MIDDLE)), [1])
+  t.same(findDrawnIds(makeSampler({ min_p: 0.3, top_p: 0.7 }), createDistribution(MIDDLE)), [1, 2])
 })
 
-t.test('min_p is relative to the most probable', async (t) => {
-  t.same(support(makeSampler({ min_p: 0.3 }), fixed(MIDDLE)), [1, 2, 3])
+t.test('min_p is relative to the most probable token', async (t) => {
+  t.same(findDrawnIds(makeSampler({ min_p: 0.3 }), createDistribution(MIDDLE)), [1, 2, 3])
 })
 
 t.test('top_p keeps the same tokens as sorting the complete vocabulary does', async () => {
@@ -129,7 +135,9 @@ t.test('top_p keeps the same tokens as sorting the complete vocabulary does', as
       const ranked = weights.map((_, id) => id).sort((a, b) => weights[b]! - weights[a]! || a - b)
       const massBefore = (rank: number) => ranked.slice(0, rank).reduce((sum, id) => sum + weights[id]!, 0)
       const kept = new Set(ranked.filter((_, rank) => massBefore(rank) < topP * total + 1e-12))
-      return support(makeSampler({ top_p: topP }), fixed(weights), 50).every((id) => kept.has(id))
+      return findDrawnIds(makeSampler({ top_p: topP }), createDistribution(weights), 50).every((id) =>
+        kept.has(id),
+      )
     }),
   )
 })
@@ -137,7 +145,7 @@ t.test('top_p keeps the same tokens as sorting the complete vocabulary does', as
 t.test('the same seed draws the same tokens, and another seed draws others', async (t) => {
   const draws = (seed: number) => {
     const sampler = makeSampler({ seed })
-    return Array.from({ length: 40 }, () => sampler.draw(fixed(MIDDLE)))
+    return Array.from({ length: 40 }, () => sampler.draw(createDistribution(MIDDLE)))
   }
   t.same(draws(7), draws(7))
   t.notSame(draws(7), draws(8))
@@ -147,26 +155,26 @@ t.test('the same seed draws the same tokens, and another seed draws others', asy
 
 t.test('before min_tokens no token is drawn that would end the completion', async (t) => {
   const sampler = makeSampler({ min_tokens: 1, stop_token_ids: [1] })
-  t.same(support(sampler, fixed(MIDDLE)), [2, 3, 4, 5])
+  t.same(findDrawnIds(sampler, createDistribution(MIDDLE)), [2, 3, 4, 5])
   sampler.accept(2)
-  t.same(support(sampler, fixed(MIDDLE)), [0, 1, 2, 3, 4, 5])
+  t.same(findDrawnIds(sampler, createDistribution(MIDDLE)), [0, 1, 2, 3, 4, 5])
 })
 
 t.test('repetition_penalty makes tokens of prompt and completion less likely', async (t) => {
   const sampler = makeSampler({ temperature: 0, repetition_penalty: 3 }, [1])
-  t.equal(sampler.draw(fixed(MIDDLE)), 2)
+  t.equal(sampler.draw(createDistribution(MIDDLE)), 2)
   sampler.accept(2)
-  t.equal(sampler.draw(fixed(MIDDLE)), 3)
+  t.equal(sampler.draw(createDistribution(MIDDLE)), 3)
 })
 
 t.test('presence and frequency penalties count the completion only', async (t) => {
   const presence = makeSampler({ temperature: 0, presence_penalty: 1 }, [1])
-  t.equal(presence.draw(fixed(MIDDLE)), 1)
+  t.equal(presence.draw(createDistribution(MIDDLE)), 1)
   presence.accept(1)
-  t.equal(presence.draw(fixed(MIDDLE)), 2)
+  t.equal(presence.draw(createDistribution(MIDDLE)), 2)
   const frequency = makeSampler({ temperature: 0, frequency_penalty: 0.4 })
   frequency.accept(1)
-  t.equal(frequency.draw(fixed(MIDDLE)), 1)
+  t.equal(frequency.draw(createDistribution(MIDDLE)), 1)
   frequency.accept(1)
-  t.equal(frequency.draw(fixed(MIDDLE)), 2)
+  t.equal(frequency.draw(createDistribution(MIDDLE)), 2)
 })

@@ -60,16 +60,17 @@ t.test('content of earlier requests is stored once: as values, or as the texts o
 })
 
 t.test('numbers keep their text when a message is serialized again', async (t) => {
-  const call = '{"role":"assistant","tool_calls":[{"function":{"arguments":{"x":1.0,"y":9007199254740993}}}]}'
-  const { messages } = parseRequest(`{"tools":[],"messages":[${call}]}`) as { messages: ChatMessage[] }
+  const assistant =
+    '{"role":"assistant","tool_calls":[{"function":{"arguments":{"x":1.0,"y":9007199254740993}}}]}'
+  const { messages } = parseRequest(`{"tools":[],"messages":[${assistant}]}`) as { messages: ChatMessage[] }
   const tree = new MessageTree()
   const last = tree.addMessages(messages)!
-  t.equal(last.json, call)
+  t.equal(last.json, assistant)
   tree.releaseJson()
-  t.equal(last.json, call)
+  t.equal(last.json, assistant)
 })
 
-t.test('whatever is evicted, each message is the same object with the same content', async () => {
+t.test('each message is the same object with the same content, independent of evictions', async () => {
   const content = fc.constantFrom(
     'a',
     'b',
@@ -80,17 +81,17 @@ t.test('whatever is evicted, each message is the same object with the same conte
     `${LONG}\ud800`,
     `${LONG}\udfff`,
   )
-  const call = fc.record({
+  const request = fc.record({
     contents: fc.array(content, { maxLength: 5 }),
-    /** The earlier objects, as far as their content is the same. */
+    /** Whether the request contains the same objects as earlier ones where the content is equal. */
     known: fc.boolean(),
     how: fc.constantFrom('values', 'values', 'values', 'texts'),
     writes: fc.boolean(),
   })
   fc.assert(
-    fc.property(fc.array(call, { maxLength: 12 }), (calls) => {
-      const [letting, keeping] = [new MessageTree(), new MessageTree()]
-      keeping.keepJson()
+    fc.property(fc.array(request, { maxLength: 12 }), (requests) => {
+      const [evicting, retaining] = [new MessageTree(), new MessageTree()]
+      retaining.keepJson()
       const pairs = new Map<Message | undefined, Message | undefined>()
       const objects = new Map<string, ChatMessage>()
       const getMessage = (index: number, text: string): ChatMessage => {
@@ -99,16 +100,16 @@ t.test('whatever is evicted, each message is the same object with the same conte
         objects.set(key, existing)
         return existing
       }
-      for (const { contents, known, how, writes } of calls) {
+      for (const { contents, known, how, writes } of requests) {
         const values = contents.map((text, index) => (known ? getMessage(index, text) : user(text)))
         const texts = values.map((value) => JSON.stringify(value))
-        const [one, other] = [letting, keeping].map((tree) =>
+        const [one, other] = [evicting, retaining].map((tree) =>
           how === 'texts' ? tree.addMessageTexts(texts) : tree.addMessages(values),
         )
         if (pairs.has(one) && pairs.get(one) !== other) return false
         pairs.set(one, other)
         if (textsUpTo(one).join() !== texts.join() || textsUpTo(other).join() !== texts.join()) return false
-        if (writes && write(letting, one) !== texts.join()) return false
+        if (writes && write(evicting, one) !== texts.join()) return false
       }
       return new Set(pairs.values()).size === pairs.size
     }),

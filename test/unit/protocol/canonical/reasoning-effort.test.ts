@@ -14,14 +14,14 @@ import type { ChatBody } from '../../../../src/protocol/canonical/request.ts'
 
 const messages: ChatBody['messages'] = [{ role: 'user', content: 'Well?' }]
 
-function accepting(...accepted: string[]): EffortSupport {
+function createSupport(...accepted: string[]): EffortSupport {
   const rejected = new Set(REASONING_EFFORTS.filter((effort) => !accepted.includes(effort)))
   return { rejected, hasThinkingSwitch: true }
 }
 
-const QWEN_3_8 = accepting('low', 'medium', 'xhigh')
-const GLM_5_2 = accepting('low', 'high', 'max')
-const GPT_OSS = { ...accepting('low', 'medium', 'high'), hasThinkingSwitch: false }
+const QWEN_3_8 = createSupport('low', 'medium', 'xhigh')
+const GLM_5_2 = createSupport('low', 'high', 'max')
+const GPT_OSS = { ...createSupport('low', 'medium', 'high'), hasThinkingSwitch: false }
 
 const sent = (support: EffortSupport, effort: string) =>
   getEffort(adaptEffort({ messages, reasoning_effort: effort }, support).body)
@@ -32,12 +32,12 @@ t.test('an effort becomes the nearest one that the model accepts, and the higher
   t.equal(table(QWEN_3_8), 'low low medium xhigh xhigh xhigh')
   t.equal(table(GLM_5_2), 'low low high high max max')
   t.equal(table(GPT_OSS), 'low low medium high high high')
-  t.equal(table(accepting('minimal', 'max')), 'minimal minimal minimal max max max')
-  t.equal(table(accepting()), EFFORT_LEVELS.join(' '), 'without choices the engine decides')
+  t.equal(table(createSupport('minimal', 'max')), 'minimal minimal minimal max max max')
+  t.equal(table(createSupport()), EFFORT_LEVELS.join(' '), 'without choices the engine decides')
 })
 
 t.test(
-  'the nearest level is no farther than any other accepted one, and accepted ones are kept',
+  'the nearest level is no farther than any other accepted one, and accepted levels are unchanged',
   async () => {
     const levels = fc.constantFrom<string>(...EFFORT_LEVELS)
     const rank = (level: string) => (EFFORT_LEVELS as readonly string[]).indexOf(level)
@@ -108,29 +108,29 @@ t.test('reasoning that is disabled stays disabled, and is never raised', async (
     chat_template_kwargs: off,
   })
   t.strictSame(disabled('minimal', QWEN_3_8), { messages, chat_template_kwargs: off })
-  t.strictSame(disabled('high', accepting('max')), { messages, chat_template_kwargs: off })
+  t.strictSame(disabled('high', createSupport('max')), { messages, chat_template_kwargs: off })
   const deepseek = { messages, reasoning_effort: 'high', chat_template_kwargs: { thinking: false } }
   t.equal(adaptEffort(deepseek, QWEN_3_8).body.reasoning_effort, 'medium')
 })
 
 t.test("an engine's error states which efforts it rejects", async (t) => {
-  const reject = (message: string, effort: string) => {
+  const findRejected = (message: string, effort: string) => {
     const found = parseEffortRejection(message, effort)
     return found && REASONING_EFFORTS.filter((name) => found.has(name)).join(' ')
   }
   const qwen = 'Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low'
-  t.equal(reject(qwen, 'high'), 'minimal high max')
+  t.equal(findRejected(qwen, 'high'), 'minimal high max')
   const http500 = `the engine at http://e responded with HTTP 500: ${qwen}`
-  t.equal(reject(http500, 'high'), 'minimal high max')
+  t.equal(findRejected(http500, 'high'), 'minimal high max')
   const harmony =
     "reasoning_effort='max' is not supported by Harmony. Supported values are: high, medium, low."
-  t.equal(reject(harmony, 'max'), 'minimal xhigh max')
+  t.equal(findRejected(harmony, 'max'), 'minimal xhigh max')
   const schema =
     "[{'type': 'literal_error', 'loc': ('body', 'reasoning_effort'), 'msg': \"Input should be 'none', 'minimal', " +
     "'low', 'medium', 'high' or 'xhigh'\", 'input': 'max'}]"
-  t.equal(reject(schema, 'max'), 'max')
-  t.equal(reject('Unsupported effort: max', 'max'), 'max', 'without a list, the value alone')
-  t.equal(reject("Harmony does not support reasoning_effort='none'", 'none'), 'none')
+  t.equal(findRejected(schema, 'max'), 'max')
+  t.equal(findRejected('Unsupported effort: max', 'max'), 'max', 'without a list, the value alone')
+  t.equal(findRejected("Harmony does not support reasoning_effort='none'", 'none'), 'none')
 })
 
 t.test('an error about another parameter does not concern efforts', async (t) => {

@@ -18,20 +18,20 @@ const message = (index: number, content: unknown = `${index} ${LONG}`) => ({ rol
 const HISTORY = Array.from({ length: 8 }, (_, index) => message(index))
 const TOOLS = [{ type: 'function', function: { name: 'f' } }]
 
-function read(bodies: RequestReader, body: object | string, options: RequestReaderOptions = {}): BodyContent {
-  return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)), undefined, options)
+function read(reader: RequestReader, body: object | string, options: RequestReaderOptions = {}): BodyContent {
+  return reader.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)), undefined, options)
 }
 
-function parse(bodies: RequestReader, body: object | string): Body {
-  return read(bodies, body).value as Body
+function parse(reader: RequestReader, body: object | string): Body {
+  return read(reader, body).value as Body
 }
 
 t.test('parts that a body repeats from the previous one are the same objects', (t) => {
-  const bodies = new RequestReader()
+  const reader = new RequestReader()
   const body = { model: 'm', messages: HISTORY, tools: TOOLS }
-  const first = parse(bodies, body)
+  const first = parse(reader, body)
   const longer = { ...body, messages: [...HISTORY, message(8), message(9)] }
-  const second = parse(bodies, longer)
+  const second = parse(reader, longer)
   t.strictSame(second, longer)
   for (const [index, known] of first.messages.entries()) t.equal(second.messages[index], known)
   t.equal(second.tools, first.tools)
@@ -40,10 +40,10 @@ t.test('parts that a body repeats from the previous one are the same objects', (
 
 t.test('a body that differs in the middle shares the parts before', (t) => {
   for (const index of [0, 1, 4, 7]) {
-    const bodies = new RequestReader()
-    const first = parse(bodies, { messages: HISTORY })
+    const reader = new RequestReader()
+    const first = parse(reader, { messages: HISTORY })
     const edited = { messages: HISTORY.with(index, message(99, 'edited')) }
-    const second = parse(bodies, edited)
+    const second = parse(reader, edited)
     t.strictSame(second, edited)
     t.equal(second.messages[0] === first.messages[0], index > 0)
     t.not(second.messages[index], first.messages[index])
@@ -51,48 +51,51 @@ t.test('a body that differs in the middle shares the parts before', (t) => {
   t.end()
 })
 
-t.test('a long list is kept only as far as it proves a repetition, unless its JSON is needed', (t) => {
-  const long = Array.from({ length: 300 }, (_, index) => message(index))
-  const size = JSON.stringify(long).length
-  for (const [options, copies] of [
-    [{}, 1],
-    [{ listJson: true }, 2],
-  ] as const) {
-    const bodies = new RequestReader()
-    const first = read(bodies, { messages: long }, options).value as Body
-    t.ok(bodies.valueBytes > size && bodies.valueBytes < 1.3 * size, `${bodies.valueBytes} bytes of values`)
-    t.ok(bodies.bytes < (copies - 1 + 0.2) * size, `${bodies.bytes} bytes of ${size}`)
-    const longer = [...long, message(300)]
-    const { parsed } = bodies
-    const { value, list } = read(bodies, { messages: longer }, options)
-    t.equal(bodies.parsed, parsed + 1)
-    t.equal((value as Body).messages[299], first.messages[299])
-    t.equal(list?.json?.toString(), copies === 2 ? JSON.stringify(longer).slice(1, -1) : undefined)
-    // Near an early branch, messages just before it may be read again.
-    const branch = long.with(150, message(150, 'edited'))
-    const branched = read(bodies, { messages: branch }, options).value as Body
-    t.strictSame(branched.messages, branch)
-    t.equal(branched.messages[130], first.messages[130])
-    t.ok(bodies.parsed - parsed <= 1 + 150 + 20)
-  }
-  t.end()
-})
+t.test(
+  'only the part of a long list that verifies a repetition is stored, unless its JSON is needed',
+  (t) => {
+    const long = Array.from({ length: 300 }, (_, index) => message(index))
+    const size = JSON.stringify(long).length
+    for (const [options, copies] of [
+      [{}, 1],
+      [{ listJson: true }, 2],
+    ] as const) {
+      const reader = new RequestReader()
+      const first = read(reader, { messages: long }, options).value as Body
+      t.ok(reader.valueBytes > size && reader.valueBytes < 1.3 * size, `${reader.valueBytes} bytes of values`)
+      t.ok(reader.bytes < (copies - 1 + 0.2) * size, `${reader.bytes} bytes of ${size}`)
+      const longer = [...long, message(300)]
+      const { parsed } = reader
+      const { value, list } = read(reader, { messages: longer }, options)
+      t.equal(reader.parsed, parsed + 1)
+      t.equal((value as Body).messages[299], first.messages[299])
+      t.equal(list?.json?.toString(), copies === 2 ? JSON.stringify(longer).slice(1, -1) : undefined)
+      // Near an early branch, messages just before it may be read again.
+      const branch = long.with(150, message(150, 'edited'))
+      const branched = read(reader, { messages: branch }, options).value as Body
+      t.strictSame(branched.messages, branch)
+      t.equal(branched.messages[130], first.messages[130])
+      t.ok(reader.parsed - parsed <= 1 + 150 + 20)
+    }
+    t.end()
+  },
+)
 
 t.test('fields before or after the list may change', (t) => {
-  const bodies = new RequestReader()
-  const first = parse(bodies, { model: 'm', messages: HISTORY, seed: 1 })
-  const second = parse(bodies, { model: 'm', messages: HISTORY, seed: 2, stop: ['"', ']}'] })
+  const reader = new RequestReader()
+  const first = parse(reader, { model: 'm', messages: HISTORY, seed: 1 })
+  const second = parse(reader, { model: 'm', messages: HISTORY, seed: 2, stop: ['"', ']}'] })
   t.strictSame(second, { model: 'm', messages: HISTORY, seed: 2, stop: ['"', ']}'] })
   t.equal(second.messages[7], first.messages[7])
-  t.strictSame(parse(bodies, { model: 'n', messages: HISTORY }), { model: 'n', messages: HISTORY })
+  t.strictSame(parse(reader, { model: 'n', messages: HISTORY }), { model: 'n', messages: HISTORY })
   t.end()
 })
 
 t.test('a list is shared wherever it is, with its JSON', (t) => {
-  const bodies = new RequestReader()
-  const first = parse(bodies, { request: 1, messages: HISTORY })
+  const reader = new RequestReader()
+  const first = parse(reader, { request: 1, messages: HISTORY })
   const text = `{"request":"two","n":{"messages":[]},"messages": ${JSON.stringify(HISTORY)} ,"x":1}`
-  const { value, list } = read(bodies, text, { listJson: true })
+  const { value, list } = read(reader, text, { listJson: true })
   t.equal(JSON.stringify(value), JSON.stringify(JSON.parse(text)))
   t.equal((value as Body).messages[7], first.messages[7])
   t.equal(`[${list?.json?.toString()}]`, JSON.stringify(HISTORY))
@@ -108,14 +111,14 @@ t.test('the messages of a short request keep their JSON, with any formatting', (
     '[{"role":"user","content":"é 🙂 \\"messages\\":[]"}]',
     '[{"role":"user","role":"system","content":"a"}]',
   ]
-  const around = [
+  const wrappers = [
     (list: string) => `{"model":"m","messages":${list}}`,
     (list: string) => `{ "messages" : ${list}, "seed":1 }`,
     (list: string) => `{"metadata":{"messages":[{"role":"user","content":"a"}]},"messages":${list}}`,
     (list: string) => `{"messages":${list},"metadata":{"messages":[{"role":"user","content":"a"}]}}`,
   ]
   for (const list of short)
-    for (const body of around) {
+    for (const body of wrappers) {
       const text = body(list)
       const found = read(new RequestReader(), text, { listJson: true })
       t.equal(`[${found.list?.json}]`, list, text)
@@ -130,11 +133,11 @@ t.test('the messages of a short request keep their JSON, with any formatting', (
 })
 
 t.test('the buffer of a read body may be reused', (t) => {
-  const bodies = new RequestReader()
+  const reader = new RequestReader()
   const lists = [4, 6, 8, 5, 7].map((length) => HISTORY.slice(0, length))
   const read = lists.map((messages) => {
     const bytes = Buffer.from(JSON.stringify({ messages, tools: TOOLS }))
-    const { list } = bodies.read(bytes, undefined, { listJson: true })
+    const { list } = reader.read(bytes, undefined, { listJson: true })
     bytes.fill('?')
     return list!
   })
@@ -146,9 +149,9 @@ t.test('the buffer of a read body may be reused', (t) => {
 })
 
 t.test('a caller that changes a returned list changes no other', (t) => {
-  const bodies = new RequestReader()
-  parse(bodies, { messages: HISTORY }).messages.length = 0
-  t.strictSame(parse(bodies, { messages: HISTORY }).messages, HISTORY)
+  const reader = new RequestReader()
+  parse(reader, { messages: HISTORY }).messages.length = 0
+  t.strictSame(parse(reader, { messages: HISTORY }).messages, HISTORY)
   t.end()
 })
 
@@ -170,17 +173,17 @@ t.test('JSON with unusual formatting is read as by JSON.parse', (t) => {
     `["messages",[${list}]]`,
     JSON.stringify(list),
   ]
-  const bodies = new RequestReader()
+  const reader = new RequestReader()
   for (const text of [...texts, ...texts.toReversed(), ...texts]) {
-    t.equal(JSON.stringify(parse(bodies, text)), JSON.stringify(JSON.parse(text)), text.slice(0, 60))
+    t.equal(JSON.stringify(parse(reader, text)), JSON.stringify(JSON.parse(text)), text.slice(0, 60))
   }
   t.end()
 })
 
 t.test('invalid JSON is rejected with the message of JSON.parse', (t) => {
   const list = HISTORY.map((each) => JSON.stringify(each)).join()
-  const bodies = new RequestReader()
-  parse(bodies, `{"messages":[${list}]}`)
+  const reader = new RequestReader()
+  parse(reader, `{"messages":[${list}]}`)
   for (const text of [
     `{"messages":[${list}]`,
     `{"messages":[${list}`,
@@ -195,12 +198,12 @@ t.test('invalid JSON is rejected with the message of JSON.parse', (t) => {
     `{"messages":[${list}]}}`,
   ]) {
     const expected = t.throws(() => JSON.parse(text)) as SyntaxError
-    t.throws(() => parse(bodies, text), { name: 'SyntaxError', message: expected.message }, text.slice(-20))
+    t.throws(() => parse(reader, text), { name: 'SyntaxError', message: expected.message }, text.slice(-20))
   }
   t.end()
 })
 
-t.test('a body is read correctly after any other bodies', (t) => {
+t.test('a body is read correctly after any other reader', (t) => {
   const scalar = fc.constantFrom<unknown>(
     1,
     12,
@@ -238,20 +241,20 @@ t.test('a body is read correctly after any other bodies', (t) => {
       return (error as Error).message
     }
   }
-  const isSourceRight = (bodies: RequestReader, text: string): boolean => {
+  const isListCorrect = (reader: RequestReader, text: string): boolean => {
     try {
-      const { value, list } = read(bodies, text, { listJson: true })
+      const { value, list } = read(reader, text, { listJson: true })
       const { messages, input } = value as Body
       if (list === undefined) return true
-      const isTheList = list.elements === messages || list.elements === input
-      return isTheList && JSON.stringify(JSON.parse(`[${list.json}]`)) === JSON.stringify(list.elements)
+      const isSameList = list.elements === messages || list.elements === input
+      return isSameList && JSON.stringify(JSON.parse(`[${list.json}]`)) === JSON.stringify(list.elements)
     } catch {
       return true
     }
   }
   fc.assert(
     fc.property(fc.array(step, { maxLength: 10 }), (steps) => {
-      const bodies = new RequestReader()
+      const reader = new RequestReader()
       let list: unknown[] = HISTORY.slice(0, 5)
       for (const { keep, add, head, tail, field, indent, cut } of steps) {
         list = [...list.slice(0, keep), ...add]
@@ -261,8 +264,8 @@ t.test('a body is read correctly after any other bodies', (t) => {
         const full = `{${members.filter((member) => member !== '').join()}}`
         const text = full.slice(0, full.length - cut)
         const expected = outcome(() => JSON.parse(text))
-        if (outcome(() => parse(bodies, text)) !== expected) return false
-        if (!isSourceRight(bodies, text)) return false
+        if (outcome(() => parse(reader, text)) !== expected) return false
+        if (!isListCorrect(reader, text)) return false
       }
       return true
     }),
@@ -275,15 +278,15 @@ t.test('numbers of tools and tool calls keep their text, all others are numbers'
   const tools = '[{"name":"f","input_schema":{"default":1000.0,"maximum":9007199254740993,"minimum":0.5}}]'
   const use = '{"type":"tool_use","input":{"x":1e2,"tools":[-0,1.50]}}'
   for (const text of ['short', LONG.repeat(5)]) {
-    const bodies = new RequestReader()
+    const reader = new RequestReader()
     const messages = [`{"content":"${text}"}`, `{"content":[${use},{"type":"image","input":1.0}],"at":2.0}`]
     const body = (more = '') =>
       `{"temperature":1.0,"tools":${tools},"messages":[${messages.join(' , ')}${more}]}`
-    const first = parse(bodies, body())
+    const first = parse(reader, body())
     t.equal(JSON.stringify(first.tools), tools)
     t.match(first, { temperature: 1, tools: [{ input_schema: { minimum: 0.5 } }] })
     t.equal(JSON.stringify(first.messages[1]), `{"content":[${use},{"type":"image","input":1}],"at":2}`)
-    const second = parse(bodies, body(` , {"content":[ ${use} ]}`))
+    const second = parse(reader, body(` , {"content":[ ${use} ]}`))
     t.equal(JSON.stringify(second.messages[2]), `{"content":[${use}]}`)
     if (text === 'short') continue
     t.equal(second.tools, first.tools)
@@ -298,8 +301,8 @@ t.test('integers above 2^53 keep their text where engines read them, and limits 
     `"seed":-${large},"response_format":{"schema":{"maximum":${large}}},` +
     `"generationConfig":{"seed":${large},"maxOutputTokens":9007199254740992}`
   for (const text of ['short', LONG.repeat(5)]) {
-    for (const around of [(fields: string) => fields, (fields: string) => `"body":{${fields}}`]) {
-      const json = `{${around(`${exact},"max_tokens":${large},"x":${large}`)},"messages":[{"content":"${text}"}]}`
+    for (const wrappers of [(fields: string) => fields, (fields: string) => `"body":{${fields}}`]) {
+      const json = `{${wrappers(`${exact},"max_tokens":${large},"x":${large}`)},"messages":[{"content":"${text}"}]}`
       const value = parse(new RequestReader(), json)
       t.match(JSON.stringify(value), exact)
       const body = (value.body ?? value) as Body
@@ -313,13 +316,13 @@ t.test('integers above 2^53 keep their text where engines read them, and limits 
   t.end()
 })
 
-t.test('so do integers in other template variables, in a request of any length', (t) => {
+t.test('numbers in template variables keep their text, too, in a request of any length', (t) => {
   const input = '"chat_template_kwargs":{"budget":1.0},"documents":[{"score":1e2}]'
   for (const text of ['short', LONG.repeat(5)]) {
     const value = parse(new RequestReader(), `{${input},"messages":[{"content":"${text}"}]}`)
     t.equal(JSON.stringify(value.chat_template_kwargs), '{"budget":1.0}')
     t.equal(JSON.stringify(value.documents), '[{"score":1e2}]')
-    // As received by a worker.
+    // A worker receives this frame.
     const frame = `{"session_id":"s","messages":[{"content":"${text}"}],"body":{"top_p":1.0,${input}}}`
     t.equal(JSON.stringify(parse(new RequestReader(), frame).body), `{"top_p":1,${input}}`)
   }
@@ -327,11 +330,11 @@ t.test('so do integers in other template variables, in a request of any length',
 })
 
 t.test('a request without a list of messages is read in parts as well', (t) => {
-  const bodies = new RequestReader()
+  const reader = new RequestReader()
   const body = { model: 'm', prompt: Array.from({ length: 5_000 }, (_, id) => id), max_tokens: 1 }
-  const first = parse(bodies, body)
+  const first = parse(reader, body)
   t.strictSame(first, body)
-  t.equal(parse(bodies, { ...body, max_tokens: 2 }).prompt, first.prompt)
+  t.equal(parse(reader, { ...body, max_tokens: 2 }).prompt, first.prompt)
   t.end()
 })
 
@@ -342,10 +345,10 @@ t.test('the latest prompt is kept, and the system prompts of all conversations',
     ['system', 16],
     ['instructions', 16],
   ] as const) {
-    const bodies = new RequestReader()
-    for (let call = 0; call < 20; call += 1) parse(bodies, { [field]: `${call} ${LONG.repeat(100)}` })
+    const reader = new RequestReader()
+    for (let index = 0; index < 20; index += 1) parse(reader, { [field]: `${index} ${LONG.repeat(100)}` })
     const each = 2 * LONG.length * 100
-    t.ok(bodies.bytes >= kept * each && bodies.bytes < (kept + 1) * each, `${field}: ${bodies.bytes}`)
+    t.ok(reader.bytes >= kept * each && reader.bytes < (kept + 1) * each, `${field}: ${reader.bytes}`)
   }
   t.end()
 })

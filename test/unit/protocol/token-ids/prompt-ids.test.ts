@@ -2,24 +2,24 @@ import fc from 'fast-check'
 import t from 'tap'
 import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
 
-function getResponse(prompt: PromptIds, ...completion: number[]): PromptIds {
+function withCompletion(prompt: PromptIds, ...completion: number[]): PromptIds {
   prompt.completion = Int32Array.from(completion)
   return prompt
 }
 
 t.test('a prompt that extends another one keeps only its addition', (t) => {
-  const first = getResponse(PromptIds.of(1, 2), 3)
+  const first = withCompletion(PromptIds.of(1, 2), 3)
   const second = first.createContinuation([4], [5])
   t.strictSame([...second], [1, 2, 3, 4, 5])
   t.strictSame([...second.rest], [4, 5])
   t.ok(second.rebaseOn(first))
   t.notOk(PromptIds.of(1, 2, 9).rebaseOn(first))
-  t.notOk(PromptIds.of(1, 2).rebaseOn(first), 'which lacks a part of it')
+  t.notOk(PromptIds.of(1, 2).rebaseOn(first), 'a shorter prompt lacks a part of the base')
   t.end()
 })
 
 t.test('a prompt that arrived complete keeps only its addition once its predecessor is known', (t) => {
-  const first = getResponse(PromptIds.of(1, 2), 3)
+  const first = withCompletion(PromptIds.of(1, 2), 3)
   const second = PromptIds.of(1, 2, 3, 4)
   t.ok(second.rebaseOn(first))
   t.match({ ...second }, { base: first, shared: 3 })
@@ -35,7 +35,7 @@ t.test('a prompt that arrived complete keeps only its addition once its predeces
 t.test('a prompt that shares nothing is read without a copy', (t) => {
   const prompt = PromptIds.of(1, 2)
   t.equal(prompt.toArray(), prompt.rest)
-  const second = getResponse(prompt, 3).createContinuation([4])
+  const second = withCompletion(prompt, 3).createContinuation([4])
   t.strictSame(second.toArray(), Int32Array.of(1, 2, 3, 4))
   t.end()
 })
@@ -57,7 +57,7 @@ t.test('prompts built in any way read as lists of ids do', (t) => {
     keep: fc.nat(12),
     more: fc.array(id, { maxLength: 4 }),
     completion: fc.array(id, { maxLength: 3 }),
-    how: fc.constantFrom('shared', 'whole', 'continued'),
+    how: fc.constantFrom('shared', 'complete', 'continued'),
     against: fc.nat(20),
   })
   fc.assert(
@@ -68,11 +68,11 @@ t.test('prompts built in any way read as lists of ids do', (t) => {
         const shared = how === 'continued' ? base.tokens.length : Math.min(keep, base.tokens.length)
         const ids = [...base.tokens.slice(0, shared), ...more]
         const prompt =
-          how === 'whole' ? PromptIds.from(ids) : new PromptIds(Int32Array.from(more), base.prompt, shared)
+          how === 'complete' ? PromptIds.from(ids) : new PromptIds(Int32Array.from(more), base.prompt, shared)
         const other = known[against % known.length]!
-        const alike = sharedCount(other.tokens, ids)
-        if (other.prompt.countShared(prompt) !== alike) return false
-        if (prompt.rebaseOn(other.prompt) !== (alike === other.tokens.length)) return false
+        const sharedLength = countShared(other.tokens, ids)
+        if (other.prompt.countShared(prompt) !== sharedLength) return false
+        if (prompt.rebaseOn(other.prompt) !== (sharedLength === other.tokens.length)) return false
         if (prompt.equals(other.prompt) !== (`${ids}` === `${other.ids}`)) return false
         prompt.completion = Int32Array.from(completion)
         known.push({ prompt, ids, tokens: [...ids, ...completion] })
@@ -99,7 +99,7 @@ t.test('a session of many turns keeps its tokens once', (t) => {
   t.end()
 })
 
-function sharedCount(left: readonly number[], right: readonly number[]): number {
+function countShared(left: readonly number[], right: readonly number[]): number {
   const end = Math.min(left.length, right.length)
   let count = 0
   while (count < end && left[count] === right[count]) count += 1

@@ -5,10 +5,10 @@ import { PromptLists } from '../../../../src/protocol/token-ids/prompt-lists.ts'
 import { readIds } from '../../../../src/protocol/token-ids/token-ids-json.ts'
 import { limitRuns } from '../../../helpers/tier.ts'
 
-/** Long enough to be kept. */
+/** A list that is long enough to be stored. */
 const LONG = Array.from({ length: 2_000 }, (_, index) => (index * 7919) % 200_000)
 
-/** As in a response, with other fields before and after. */
+/** Reads a list as a part of a response, with bytes before and after it. */
 function read(lists: PromptLists, list: string): PromptIds | undefined {
   const bytes = Buffer.from(`[${list}]`)
   return lists.read(bytes, 1, bytes.length - 1)
@@ -62,7 +62,7 @@ t.test(
   },
 )
 
-t.test('sampled tokens are not kept again with the prompt that extends them', (t) => {
+t.test('sampled tokens are not stored again with the prompt that extends them', (t) => {
   const lists = new PromptLists()
   const first = read(lists, LONG.join())!
   first.completion = Int32Array.of(5, 6)

@@ -21,12 +21,12 @@ function optionRow(command: CommandSpec, option: OptionSpec): string {
   const remark = names === '' ? '' : ` (also ${names})`
   const isOff = option.type === 'boolean' && option.default === 'false'
   const value = [getType(option), option.default === undefined || isOff ? '' : `\`${option.default}\``]
-  const help = option.help.replace(SAID_ABOVE, '').replaceAll('|', '\\|')
+  const help = option.help.replace(STATED_ABOVE, '').replaceAll('|', '\\|')
   return `| \`--${option.flag}\`${mark} ${value.filter((part) => part !== '').join(': ')} | ${help}${remark} |`
 }
 
 /** Statements that the page makes once about a type, for all options that have it. */
-const SAID_ABOVE = /[;,] (?:may be given several times|given like --admin-key|@file reads it from a file)/g
+const STATED_ABOVE = /[;,] (?:may be given several times|given like --admin-key|@file reads it from a file)/g
 
 const TYPES: Partial<Record<OptionSpec['type'], string>> = {
   basePath: 'path',
@@ -43,14 +43,14 @@ function getType(option: OptionSpec): string {
 }
 
 /** The command that documents a row first: each option is described once. */
-const firstWith = new Map<string, CommandSpec>()
+const firstCommands = new Map<string, CommandSpec>()
 for (const command of COMMANDS)
   for (const option of getOptions(command)) {
     const row = optionRow(command, option)
-    if (!firstWith.has(row)) firstWith.set(row, command)
+    if (!firstCommands.has(row)) firstCommands.set(row, command)
   }
 
-/** Options of rollouts that a proxy runs itself are described for their own command only. */
+/** Returns the options of a command. Only `rollout` lists those of rollouts that a proxy runs itself. */
 function getOptions({ name, options }: CommandSpec): OptionSpec[] {
   const isElsewhere = (key: string) => name !== 'rollout' && key !== 'runner' && key in OWN_ROLLOUTS
   return Object.entries<OptionSpec>(options).flatMap(([key, option]) => (isElsewhere(key) ? [] : [option]))
@@ -68,7 +68,7 @@ function getTable(command: CommandSpec): string {
     .sort((a, b) => getRows(b).length - getRows(a).length)[0]
   for (const option of getOptions(command)) {
     const row = optionRow(command, option)
-    const first = full !== undefined && getRows(full).includes(row) ? full : firstWith.get(row)!
+    const first = full !== undefined && getRows(full).includes(row) ? full : firstCommands.get(row)!
     if (first === command) own.push(row)
     else shared.set(first, [...(shared.get(first) ?? []), `\`--${option.flag}\``])
   }
@@ -77,7 +77,7 @@ function getTable(command: CommandSpec): string {
     const link = `[${first.name}](#llm-proxy-${first.name.replaceAll(' ', '-')})`
     return `${link}'s ${flags.length === getOptions(first).length ? 'options' : flags.join(', ')}`
   })
-  const sentences = parts.length > 0 ? [inLines(`Also ${parts.join('; ')}.`, 120)] : []
+  const sentences = parts.length > 0 ? [wrapLines(`Also ${parts.join('; ')}.`, 120)] : []
   return [...sentences, ...(own.length > 0 ? [[...head, ...own].join('\n')] : [])].join('\n\n')
 }
 
@@ -125,14 +125,14 @@ t.test('docs/rollouts.md has the options of a RemoteAgentLoop (UPDATE=1 writes t
   const names = options
     .map(([key, { flag }]) => (getFlag(key) === flag ? `\`${key}\`` : `\`${key}\` (\`--${flag}\`)`))
     .join(', ')
-  const text = inLines(`${names}.`, 120)
+  const text = wrapLines(`${names}.`, 120)
   t.equal(generatedSection(join(DOCS, 'rollouts.md'), 'options of a RemoteAgentLoop', text), text)
 })
 
 /** Options of the command that runs rollouts, described in its table. */
 const OWN_FLAGS = new Map(Object.values<OptionSpec>(ROLLOUT.options).map((option) => [option.flag, option]))
 
-function inLines(text: string, width: number): string {
+function wrapLines(text: string, width: number): string {
   const lines = ['']
   for (const part of text.split(/(?<=[,;]) /)) {
     const line = [lines.at(-1), part].filter((chunk) => chunk !== '').join(' ')

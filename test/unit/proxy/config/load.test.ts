@@ -16,7 +16,7 @@ function getRejection(load: () => unknown): string {
     if (error instanceof ProxyError && error.code === 'config_invalid') return error.message
     throw error
   }
-  throw new Error('nothing was refused')
+  throw new Error('nothing was rejected')
 }
 
 function serveRejection(flags: Flags, env: Env = {}): string {

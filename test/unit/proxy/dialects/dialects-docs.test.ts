@@ -14,8 +14,8 @@ const SECTIONS = {
   'Anthropic Messages': 'messages',
 }
 
-/** The file of a label. */
-function getFile(label: string, dialect: string | undefined): string | undefined {
+/** Finds the test file of a label. */
+function findTestFile(label: string, dialect: string | undefined): string | undefined {
   const candidates = [
     ...(dialect === undefined
       ? []
@@ -47,7 +47,7 @@ for (const [heading, dialect] of Object.entries(SECTIONS)) {
     t.strictSame(features, Object.keys(proofs), 'features.json names a test for each')
     for (const proof of Object.values(proofs).flat()) {
       const [, label, title] = /^([\w-]+): (.+)$/.exec(proof) ?? []
-      const file = label === undefined ? undefined : getFile(label, dialect)
+      const file = label === undefined ? undefined : findTestFile(label, dialect)
       const tests = file === undefined ? '' : read(file)
       // Titles generated for several dialects have the dialect's name before this text, or further text after
       // it.

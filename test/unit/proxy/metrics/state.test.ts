@@ -17,7 +17,7 @@ const member = (name: string) => ({
 })
 
 /** Returns the samples of members after a scrape of this state. */
-function memberLines(metrics: Metrics, status: BackendStatus, openTurns = 0): string[] {
+function getMemberLines(metrics: Metrics, status: BackendStatus, openTurns = 0): string[] {
   const backend = new ScriptedBackend()
   backend.getStatus = () => status
   readBackend(metrics, backend, openTurns)
@@ -28,24 +28,24 @@ function memberLines(metrics: Metrics, status: BackendStatus, openTurns = 0): st
 
 t.test('the series of a member are removed with it', async (t) => {
   const metrics = new Metrics()
-  const both = memberLines(metrics, { members: [member('a'), member('b')], queued: 0 })
+  const both = getMemberLines(metrics, { members: [member('a'), member('b')], queued: 0 })
   t.ok(both.includes('llm_proxy_member_up{member="a"} 1'))
   t.ok(both.includes('llm_proxy_weight_version_info{member="a",weight_version="7"} 1'))
-  const one = memberLines(metrics, { members: [member('b')], queued: 0 })
+  const one = getMemberLines(metrics, { members: [member('b')], queued: 0 })
   t.notMatch(one.join('\n'), 'member="a"')
   t.ok(one.includes('llm_proxy_member_capacity{member="b"} 10'))
 })
 
 t.test('64 members have their own series, and the others share one', async (t) => {
   const members = Array.from({ length: 70 }, (_, i) => member(`e${i}`))
-  const lines = memberLines(new Metrics(), { members, queued: 0 })
+  const lines = getMemberLines(new Metrics(), { members, queued: 0 })
   t.equal(lines.filter((line) => line.startsWith('llm_proxy_member_up{')).length, 65)
   t.ok(lines.includes('llm_proxy_member_up{member="other"} 6'))
   t.ok(lines.includes('llm_proxy_member_calls_in_flight{member="other"} 12'))
 })
 
 t.test('each open turn is in one phase', async (t) => {
-  const lines = memberLines(new Metrics(), { members: [member('a')], queued: 3 }, 9)
+  const lines = getMemberLines(new Metrics(), { members: [member('a')], queued: 3 }, 9)
   for (const [phase, count] of Object.entries({ queued: 3, engine: 2, proxy: 4 })) {
     t.ok(lines.includes(`llm_proxy_turns_in_flight{phase="${phase}"} ${count}`), phase)
   }

@@ -1,10 +1,10 @@
 import t from 'tap'
 import { logThroughput } from '../../../../src/proxy/metrics/throughput.ts'
 import { FakeClock } from '../../../helpers/fake-clock.ts'
-import { listingLogger } from '../../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../../helpers/listing-logger.ts'
 
 t.test('each minute with traffic is one line, with its new values', async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const clock = new FakeClock()
   let totals = { requests: 5, failed: 1, sampled_tokens: 100 }
   let load = { in_flight: 0, waiting: 0 }

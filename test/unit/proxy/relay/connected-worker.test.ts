@@ -3,8 +3,8 @@ import type { WorkerHelloV2 } from '../../../../src/protocol/worker/protocol.ts'
 import { ConnectedWorker, WORKER_TRANSITIONS } from '../../../../src/proxy/relay/connected-worker.ts'
 import { FakeClock } from '../../../helpers/fake-clock.ts'
 import { FakeRelaySocket } from '../../../helpers/fake-relay-socket.ts'
-import { listTransitions } from '../../../helpers/listed-transitions.ts'
-import { listingLogger } from '../../../helpers/listing-logger.ts'
+import { listTransitions } from '../../../helpers/list-transitions.ts'
+import { createListingLogger } from '../../../helpers/listing-logger.ts'
 
 const { allowed, forbidden } = listTransitions(WORKER_TRANSITIONS)
 type State = keyof typeof WORKER_TRANSITIONS
@@ -15,9 +15,9 @@ const HELLO: WorkerHelloV2 = {
 }
 const STATUS = { type: 'worker_status', healthy: true, load: 0, models: [], weight_version: null }
 
-/** A worker, with the method that leads to each state. */
+/** Creates a worker, with the method that leads to each state. */
 function setUp() {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const limits = { heartbeatMs: 1, graceMs: 1, requestTimeoutMs: 1, windowBytes: 1, v1MaxConcurrency: 1 }
   const identity = { workerId: 'w', version: 2, epoch: 1, capabilities: [], maxConcurrency: 4 } as const
   const worker = new ConnectedWorker(identity, { limits, clock: new FakeClock(), logger })

@@ -9,7 +9,7 @@ import { limitRuns } from '../../../helpers/tier.ts'
 
 const WINDOW_BYTES = 30
 
-/** A frame of this test: its number and one part of a text. */
+/** Serializes a frame of this test: its number and one part of a text. */
 const write = (content: string) => (seq: number) => JSON.stringify([seq, content])
 
 function deliver(incoming: FrameBuffer, text: string): string {
@@ -28,7 +28,7 @@ class Exchange {
   readonly incoming: FrameBuffer
   readonly #windowBytes: number
   readonly sent: string[] = []
-  readonly handedOn: unknown[] = []
+  readonly consumed: unknown[] = []
   readonly verdicts = new Set<string>()
   /** Frames in flight on the connection, and on connections that were cut. */
   wire: string[] = []
@@ -42,7 +42,7 @@ class Exchange {
 
   produce(): void {
     if (!this.outgoing.hasRoom(this.#windowBytes)) return
-    const content = `piece ${this.sent.length}`
+    const content = `chunk ${this.sent.length}`
     this.sent.push(content)
     this.wire.push(this.outgoing.add(write(content)))
   }
@@ -59,14 +59,14 @@ class Exchange {
 
   take(): void {
     const { events, acknowledge } = this.incoming.take()
-    this.handedOn.push(...contents(events))
+    this.consumed.push(...contents(events))
     this.#notify(acknowledge)
   }
 
-  /** Each frame contains one part: the worker may drop only those that the agent's side has received. */
+  /** Each frame contains one part. The worker may drop only frames that the proxy has consumed. */
   #notify(seq: number | undefined): void {
     if (seq === undefined) return
-    assert.ok(seq <= this.handedOn.length, `${seq} acknowledged, ${this.handedOn.length} taken`)
+    assert.ok(seq <= this.consumed.length, `${seq} acknowledged, ${this.consumed.length} consumed`)
     this.acks.push(seq)
   }
 
@@ -104,7 +104,7 @@ t.test('for any cuts, duplicates and delays, each part is delivered once, in ord
       const exchange = new Exchange(windowBytes)
       for (const step of steps) exchange[step]()
       exchange.finish()
-      assert.deepEqual(exchange.handedOn, exchange.sent)
+      assert.deepEqual(exchange.consumed, exchange.sent)
       assert.ok(!exchange.verdicts.has('gap') && !exchange.verdicts.has('overflow'))
     }),
     { numRuns: limitRuns(1_000) },
@@ -186,12 +186,12 @@ t.test('acknowledgements are rare: one for each quarter of the window', async (t
 
 t.test('a text beyond the frame limit is rejected, and the next one has its number', async (t) => {
   const outgoing = new ResendBuffer()
-  const most = 'x'.repeat(MAX_FRAME_BYTES)
-  t.throws(() => outgoing.add(() => `${most}x`), { code: 'engine_failed' })
-  t.ok(outgoing.hasRoom(1), 'no part of it is kept')
+  const longest = 'x'.repeat(MAX_FRAME_BYTES)
+  t.throws(() => outgoing.add(() => `${longest}x`), { code: 'engine_failed' })
+  t.ok(outgoing.hasRoom(1), 'no part of it is stored')
   t.equal(
-    outgoing.add(() => most),
-    most,
+    outgoing.add(() => longest),
+    longest,
   )
   t.equal(outgoing.add(write('a')), '[2,"a"]')
 })

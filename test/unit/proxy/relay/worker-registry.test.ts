@@ -5,7 +5,7 @@ import { WorkerRegistry } from '../../../../src/proxy/relay/worker-registry.ts'
 import { pullFrom } from '../../../helpers/event-stream.ts'
 import { FakeClock } from '../../../helpers/fake-clock.ts'
 import { FakeRelaySocket } from '../../../helpers/fake-relay-socket.ts'
-import { listingLogger } from '../../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../../helpers/listing-logger.ts'
 import { chatRequest } from '../../../helpers/relay-server.ts'
 
 const HEARTBEAT_MS = 1_000
@@ -16,14 +16,14 @@ const STATUS = { type: 'worker_status', healthy: true, load: 0, models: [], weig
 function setUp() {
   const clock = new FakeClock()
   const notices: string[] = []
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const logged = (...events: LogEventName[]) =>
     lines.filter(({ event }) => events.includes(event as LogEventName))
   const defects: Error[] = []
-  const note = (what: string) => (worker: ConnectedWorker) => {
+  const addNotice = (event: string) => (worker: ConnectedWorker) => {
     const defect = defects.pop()
     if (defect) throw defect
-    notices.push(`${what} ${worker.identity.workerId} ${worker.isConnected ? 'here' : 'away'}`)
+    notices.push(`${event} ${worker.identity.workerId} ${worker.isConnected ? 'connected' : 'disconnected'}`)
   }
   const limits = {
     heartbeatMs: HEARTBEAT_MS,
@@ -34,15 +34,15 @@ function setUp() {
   }
   const registry = new WorkerRegistry(
     { limits, clock, logger },
-    { onJoined: note('joined'), onChanged: note('changed'), onLeft: note('left') },
+    { onJoined: addNotice('joined'), onChanged: addNotice('changed'), onLeft: addNotice('left') },
   )
   const dial = (hello?: object) => {
     const socket = new FakeRelaySocket()
     registry.accept(socket)
-    if (hello) socket.says({ type: 'worker_hello', worker_id: 'w', ...hello })
+    if (hello) socket.emitFrame({ type: 'worker_hello', worker_id: 'w', ...hello })
     return socket
   }
-  const dialV2 = (more: object = {}) =>
+  const dialV2 = (overrides: object = {}) =>
     dial({
       protocol: 2,
       capabilities: ['cancel', 'resume'],
@@ -51,16 +51,16 @@ function setUp() {
       weight_version: null,
       epoch: 1,
       requests: [],
-      ...more,
+      ...overrides,
     })
-  const begin = (requestId = 'r1') => {
-    const call = registry.get('w')!.begin(chatRequest('x'), requestId)
-    const events = pullFrom((sink, left) => call.pushTo(sink, left))
+  const start = (requestId = 'r1') => {
+    const request = registry.get('w')!.begin(chatRequest('x'), requestId)
+    const events = pullFrom((sink, left) => request.pushTo(sink, left))
     const first = events.next()
     first.catch(() => {})
     return first
   }
-  return { clock, notices, logged, registry, dial, dialV2, begin, defects }
+  return { clock, notices, logged, registry, dial, dialV2, start, defects }
 }
 
 t.test('a socket that is silent for ten seconds is closed, and its later frames are ignored', async (t) => {
@@ -70,12 +70,12 @@ t.test('a socket that is silent for ten seconds is closed, and its later frames 
   t.equal(socket.closedWith, undefined)
   clock.advance(1)
   t.equal(socket.closedWith, 4000)
-  socket.says({ type: 'worker_hello', worker_id: 'w' })
+  socket.emitFrame({ type: 'worker_hello', worker_id: 'w' })
   t.equal(registry.get('w'), undefined)
 })
 
 t.test(
-  'a worker that answers pings stays; one that is silent for three heartbeats is disconnected',
+  'a worker that responds to pings stays connected; one that is silent for three heartbeats is disconnected',
   async (t) => {
     const { clock, dialV2, notices, logged } = setUp()
     const socket = dialV2()
@@ -84,25 +84,25 @@ t.test(
       socket.emit('pong')
     }
     t.equal(socket.pings, 10)
-    t.strictSame(notices, ['joined w here'])
+    t.strictSame(notices, ['joined w connected'])
     clock.advance(3 * HEARTBEAT_MS)
-    t.strictSame(notices, ['joined w here', 'changed w away'])
+    t.strictSame(notices, ['joined w connected', 'changed w disconnected'])
     t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
   },
 )
 
 t.test('a silent worker of version 1 keeps its requests up to the time limit of each', async (t) => {
-  const { clock, dial, notices, logged, begin } = setUp()
+  const { clock, dial, notices, logged, start } = setUp()
   const socket = dial({})
-  const call = begin()
+  const request = start()
   clock.advance(REQUEST_TIMEOUT_MS - 1)
-  t.strictSame(notices, ['joined w here'])
-  socket.says({
+  t.strictSame(notices, ['joined w connected'])
+  socket.emitFrame({
     type: 'completion_response',
     request_id: 'r1',
     response: { choices: [{ message: { content: 'late' }, finish_reason: 'stop' }] },
   })
-  t.equal((await call).done, false, 'the response arrives late and is accepted')
+  t.equal((await request).done, false, 'the response arrives late and is accepted')
   t.strictSame(logged('worker_cut_off'), [])
 })
 
@@ -112,20 +112,20 @@ t.test(
     const { clock, dial, notices, logged } = setUp()
     dial({})
     clock.advance(3 * HEARTBEAT_MS)
-    t.strictSame(notices, ['joined w here', 'left w away'])
+    t.strictSame(notices, ['joined w connected', 'left w disconnected'])
     t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
   },
 )
 
 t.test('a worker of version 1 that stays silent is cut off in spite of new requests', async (t) => {
-  const { clock, dial, notices, begin } = setUp()
+  const { clock, dial, notices, start } = setUp()
   dial({})
-  const call = begin()
+  const request = start()
   clock.advance(REQUEST_TIMEOUT_MS - HEARTBEAT_MS)
-  const later = begin('r2')
+  const later = start('r2')
   clock.advance(2 * HEARTBEAT_MS)
-  t.strictSame(notices, ['joined w here', 'left w away'])
-  await t.rejects(call, { code: 'engine_timeout' })
+  t.strictSame(notices, ['joined w connected', 'left w disconnected'])
+  await t.rejects(request, { code: 'engine_timeout' })
   await t.rejects(later, { code: 'worker_lost' })
 })
 
@@ -134,56 +134,56 @@ t.test('any frame is a sign of life', async (t) => {
   const socket = dialV2()
   for (let beat = 0; beat < 10; beat += 1) {
     clock.advance(HEARTBEAT_MS)
-    socket.says({ type: 'pong' })
+    socket.emitFrame({ type: 'pong' })
   }
-  t.strictSame(notices, ['joined w here'])
+  t.strictSame(notices, ['joined w connected'])
 })
 
 t.test('requests of a disconnected worker wait for the grace period, to the millisecond', async (t) => {
-  const { clock, dialV2, notices, begin } = setUp()
+  const { clock, dialV2, notices, start } = setUp()
   const socket = dialV2()
-  const call = begin()
+  const request = start()
   socket.emit('close', 1006, '')
   clock.advance(GRACE_MS - 1)
-  t.strictSame(notices, ['joined w here', 'changed w away'])
+  t.strictSame(notices, ['joined w connected', 'changed w disconnected'])
   clock.advance(1)
-  t.strictSame(notices, ['joined w here', 'changed w away', 'left w away'])
-  await t.rejects(call, { code: 'worker_lost' })
+  t.strictSame(notices, ['joined w connected', 'changed w disconnected', 'left w disconnected'])
+  await t.rejects(request, { code: 'worker_lost' })
   t.equal(clock.pending, 0, 'no timer is left')
 })
 
 t.test('a worker that reconnects in time keeps its requests', async (t) => {
-  const { clock, dialV2, notices, begin } = setUp()
+  const { clock, dialV2, notices, start } = setUp()
   const socket = dialV2()
-  const call = begin()
+  const request = start()
   socket.emit('close', 1006, '')
   clock.advance(GRACE_MS - 1)
-  const back = dialV2({ requests: ['r1'] })
-  back.says({ type: 'completion_chunk', request_id: 'r1', seq: 1, deltas: [{ content: 'a' }] })
+  const reconnected = dialV2({ requests: ['r1'] })
+  reconnected.emitFrame({ type: 'completion_chunk', request_id: 'r1', seq: 1, deltas: [{ content: 'a' }] })
   for (let beat = 0; beat < 10; beat += 1) {
     clock.advance(HEARTBEAT_MS)
-    back.emit('pong')
+    reconnected.emit('pong')
   }
-  t.strictSame(notices, ['joined w here', 'changed w away', 'changed w here'])
-  t.same((await call).value, [{ type: 'delta', content: 'a' }])
+  t.strictSame(notices, ['joined w connected', 'changed w disconnected', 'changed w connected'])
+  t.same((await request).value, [{ type: 'delta', content: 'a' }])
 })
 
 t.test('a worker that closes with 1000 has left, and has no grace period', async (t) => {
-  const { dialV2, notices, begin } = setUp()
+  const { dialV2, notices, start } = setUp()
   const socket = dialV2()
-  const call = begin()
+  const request = start()
   socket.emit('close', 1000, '')
-  t.strictSame(notices, ['joined w here', 'left w away'])
-  await t.rejects(call, { code: 'worker_lost' })
+  t.strictSame(notices, ['joined w connected', 'left w disconnected'])
+  await t.rejects(request, { code: 'worker_lost' })
 })
 
-t.test('nor has a version-1 worker', async (t) => {
-  const { dial, notices, begin } = setUp()
+t.test('a worker of version 1 has no grace period', async (t) => {
+  const { dial, notices, start } = setUp()
   const socket = dial({})
-  const call = begin()
+  const request = start()
   socket.emit('close', 1006, '')
-  t.strictSame(notices, ['joined w here', 'left w away'])
-  await t.rejects(call, { code: 'worker_lost' })
+  t.strictSame(notices, ['joined w connected', 'left w disconnected'])
+  await t.rejects(request, { code: 'worker_lost' })
 })
 
 t.test('the late close of a replaced socket has no effect', async (t) => {
@@ -192,46 +192,46 @@ t.test('the late close of a replaced socket has no effect', async (t) => {
   dialV2()
   t.equal(old.closedWith, 4004)
   old.emit('close', 4004, '')
-  old.says({ type: 'worker_status' })
-  t.strictSame(notices, ['joined w here', 'changed w here'])
+  old.emitFrame({ type: 'worker_status' })
+  t.strictSame(notices, ['joined w connected', 'changed w connected'])
 })
 
 t.test('a request without a frame for the relay timeout fails, and is cancelled at the worker', async (t) => {
-  const { clock, dialV2, begin } = setUp()
+  const { clock, dialV2, start } = setUp()
   const socket = dialV2()
-  const call = begin()
-  const stay = () => {
+  const request = start()
+  const sendHeartbeat = () => {
     clock.advance(HEARTBEAT_MS)
     socket.emit('pong')
   }
-  for (let elapsedMs = 0; elapsedMs < REQUEST_TIMEOUT_MS; elapsedMs += HEARTBEAT_MS) stay()
-  await t.rejects(call, { code: 'engine_timeout', status: 504 })
+  for (let elapsedMs = 0; elapsedMs < REQUEST_TIMEOUT_MS; elapsedMs += HEARTBEAT_MS) sendHeartbeat()
+  await t.rejects(request, { code: 'engine_timeout', status: 504 })
   t.match(socket.sent.at(-1), { type: 'completion_cancel', request_id: 'r1' })
 })
 
 t.test('closing disconnects every worker with 1001 and fails running requests', async (t) => {
-  const { registry, dialV2, begin, clock } = setUp()
+  const { registry, dialV2, start, clock } = setUp()
   const socket = dialV2()
-  const call = begin()
+  const request = start()
   registry.close()
   t.equal(socket.closedWith, 1001)
-  await t.rejects(call, { code: 'worker_lost' })
+  await t.rejects(request, { code: 'worker_lost' })
   socket.emit('close', 1001, '')
   t.equal(clock.pending, 0)
 })
 
 t.test('a defect while a frame is handled ends the connection of that worker only', async (t) => {
-  const { registry, dialV2, notices, logged, defects, begin } = setUp()
+  const { registry, dialV2, notices, logged, defects, start } = setUp()
   const other = dialV2({ worker_id: 'other' })
   const socket = dialV2()
-  const request = begin()
+  const request = start()
   const defect = new Error('assertion failed')
   defects.push(defect)
-  socket.says({ ...STATUS, draining: false })
+  socket.emitFrame({ ...STATUS, draining: false })
   t.match(logged('worker_connection_failed'), [{ level: 'error', worker_id: 'w', err: defect }])
-  t.strictSame(notices.slice(2), ['changed w away'])
+  t.strictSame(notices.slice(2), ['changed w disconnected'])
   t.ok(registry.get('other')!.isConnected && other.closedWith === undefined)
-  const back = dialV2({ requests: ['r1'] })
-  back.says({ type: 'completion_chunk', request_id: 'r1', seq: 1, deltas: [{ content: 'a' }] })
+  const reconnected = dialV2({ requests: ['r1'] })
+  reconnected.emitFrame({ type: 'completion_chunk', request_id: 'r1', seq: 1, deltas: [{ content: 'a' }] })
   t.same((await request).value, [{ type: 'delta', content: 'a' }], 'its requests continue when it reconnects')
 })

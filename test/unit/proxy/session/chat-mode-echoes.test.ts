@@ -10,27 +10,30 @@ import { SessionMemory } from '../../../../src/proxy/session/state/session-memor
 import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
-import { NamedTurnRunner } from '../../../helpers/begin-turn.ts'
 import { DISCARD } from '../../../helpers/event-stream.ts'
 import { respond, ScriptedBackend } from '../../../helpers/scripted-backend.ts'
+import { SessionTurnRunner } from '../../../helpers/session-turn-runner.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const never = new AbortController().signal
 
-/** Creates a session of an engine that calls a function with this id, each time. */
-async function getRig(id: string | undefined, given?: TurnStore) {
-  const store = given ?? (await openMemoryStore())
+/** Creates a session whose engine samples a tool call with this id for each request. */
+async function setUp(id: string | undefined, existing?: TurnStore) {
+  const store = existing ?? (await openMemoryStore())
   let requestCount = 0
   const backend = new ScriptedBackend(() => {
     // Each prompt begins with the previous one and its completion.
     const seen = Array.from({ length: 3 * requestCount + 1 }, (_, index) => index)
     const i = 3 * requestCount++
-    const called = { name: 'f', arguments: `{"n":${requestCount}}` }
+    const toolFunction = { name: 'f', arguments: `{"n":${requestCount}}` }
     return respond([
       { type: 'start', engine: 'scripted', promptTokenIds: PromptIds.of(...seen) },
-      { type: 'delta', toolCalls: [{ index: 0, ...(id && { id }), type: 'function', function: called }] },
+      {
+        type: 'delta',
+        toolCalls: [{ index: 0, ...(id && { id }), type: 'function', function: toolFunction }],
+      },
       { type: 'delta', tokenIds: [i + 1, i + 2], logprobs: [-1, -1] },
       { type: 'end', finishReason: 'tool_calls' },
     ])
@@ -38,19 +41,19 @@ async function getRig(id: string | undefined, given?: TurnStore) {
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   const prompts = new ChatPrompts(async () => 0, store)
-  const runner = new NamedTurnRunner(
+  const runner = new SessionTurnRunner(
     new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger }),
     sessions,
   )
   return {
     store,
-    ask: async (
+    sendRequest: async (
       messages: ChatMessage[],
     ): Promise<{ turn: TurnRecord; sent: ChatMessage[]; json: string }> => {
       const request = { kind: 'chat', body: { messages } } as const
       const metadata = { retryCount: 0, hasAgentKey: false }
-      const call = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
-      await (await runner.begin(call, never)).deliver(DISCARD)
+      const sessionRequest = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
+      await (await runner.begin(sessionRequest, never)).deliver(DISCARD)
       const turn = (await Array.fromAsync(store.readTurns('s'))).at(-1)!
       const { body, messagesJson } = backend.requests.at(-1)!
       const json = `[${Buffer.concat([...messagesJson!])}]`
@@ -59,8 +62,8 @@ async function getRig(id: string | undefined, given?: TurnStore) {
   }
 }
 
-const toCall = ({ toolCalls }: TurnRecord) => (JSON.parse(toolCalls) as ToolCall[])[0]!
-const filledIn = (call: ToolCall): ChatMessage => ({
+const getToolCall = ({ toolCalls }: TurnRecord) => (JSON.parse(toolCalls) as ToolCall[])[0]!
+const fillIn = (call: ToolCall): ChatMessage => ({
   role: 'assistant',
   content: null,
   tool_calls: [{ ...call, function: { ...call.function, arguments: '{"n":1,"flag":false}' } }],
@@ -68,39 +71,39 @@ const filledIn = (call: ToolCall): ChatMessage => ({
 const result = (id: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content: `done: ${id}` })
 
 t.test('a model that names its tool calls reads these names, also after a restart', async (t) => {
-  const own = 'functions.f:0'
-  const rig = await getRig(own)
-  const { turn: first } = await rig.ask([user('task')])
-  const { id } = toCall(first)
+  const modelId = 'functions.f:0'
+  const rig = await setUp(modelId)
+  const { turn: first } = await rig.sendRequest([user('task')])
+  const { id } = getToolCall(first)
   t.match(id, /^call_[0-9a-f]{24}$/)
-  const messages = [user('task'), filledIn(toCall(first)), result(id)]
-  const { turn: second, sent, json } = await rig.ask(messages)
-  const shown = [
+  const messages = [user('task'), fillIn(getToolCall(first)), result(id)]
+  const { turn: second, sent, json } = await rig.sendRequest(messages)
+  const expected = [
     user('task'),
-    filledIn({ ...toCall(first), id: own }),
-    { ...result(own), content: `done: ${id}` },
+    fillIn({ ...getToolCall(first), id: modelId }),
+    { ...result(modelId), content: `done: ${id}` },
   ]
-  t.same(sent, shown)
-  t.same(JSON.parse(json), shown, 'the bytes are those of the messages')
+  t.same(sent, expected)
+  t.same(JSON.parse(json), expected, 'the bytes are those of the messages')
   t.match(JSON.parse(second.annotations), {
     prompt: { reason: 'extended', from: first.turnId },
     echo: { kinds: ['arguments'], changes: [{ path: 'flag', echoed: 'false' }] },
-    call_ids: { [toCall(second).id]: own },
+    call_ids: { [getToolCall(second).id]: modelId },
   })
-  t.not(toCall(second).id, id, 'the same name, another id')
+  t.not(getToolCall(second).id, id, 'the same name, another id')
   t.match(second.lastMessage!.value, result(id), 'recorded as it was sent')
-  const { sent: afterRestart, turn } = await (await getRig(own, rig.store)).ask(messages)
-  t.same(afterRestart, shown)
+  const { sent: afterRestart, turn } = await (await setUp(modelId, rig.store)).sendRequest(messages)
+  t.same(afterRestart, expected)
   t.notOk(JSON.parse(turn.annotations).echo?.kinds.includes('unknown_id'))
 })
 
 t.test('engine-generated ids, or none, leave the messages as the agent wrote them', async (t) => {
-  for (const own of ['chatcmpl-tool-0a1b', undefined]) {
-    const rig = await getRig(own)
-    const { turn } = await rig.ask([user('task')])
-    t.same(JSON.parse(turn.annotations).call_ids, { [toCall(turn).id]: own ?? null })
-    const messages = [user('task'), filledIn(toCall(turn)), result(toCall(turn).id)]
-    const { sent } = await rig.ask(messages)
+  for (const modelId of ['chatcmpl-tool-0a1b', undefined]) {
+    const rig = await setUp(modelId)
+    const { turn } = await rig.sendRequest([user('task')])
+    t.same(JSON.parse(turn.annotations).call_ids, { [getToolCall(turn).id]: modelId ?? null })
+    const messages = [user('task'), fillIn(getToolCall(turn)), result(getToolCall(turn).id)]
+    const { sent } = await rig.sendRequest(messages)
     t.equal(sent, messages, 'the same list object')
   }
 })

@@ -37,14 +37,14 @@ const call = (id: string, args: string, name = 'run'): ToolCall => ({
   type: 'function',
   function: { name, arguments: args },
 })
-const calling = (...calls: ToolCall[]): ChatMessage => ({
+const createToolCallMessage = (...calls: ToolCall[]): ChatMessage => ({
   role: 'assistant',
   content: null,
   tool_calls: calls,
 })
 const result = (id: string, content: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content })
 
-class Talk {
+class Session {
   readonly index: PrefixIndex<string>
   readonly tree = new MessageTree()
 
@@ -56,18 +56,18 @@ class Talk {
     return this.index.match(createConversation(messages, null, this.tree))
   }
 
-  turn(name: string, messages: ChatMessage[], response: Partial<CompletionMessage>): void {
+  addTurn(name: string, messages: ChatMessage[], response: Partial<CompletionMessage>): void {
     const completion = { content: null, reasoning: null, toolCalls: [], ...response }
     this.index.add(this.match(...messages), completion, name)
   }
 
-  found(...messages: ChatMessage[]): string | undefined {
+  findParent(...messages: ChatMessage[]): string | undefined {
     return this.match(...messages).parent?.turn
   }
 }
 
-/** The pair with ids in place of their names. */
-function getPair({ sampled, echoed }: Pair, getId: (name: string) => string) {
+/** Returns the completion and the echo of a pair, with ids in place of the names. */
+function createPair({ sampled, echoed }: Pair, getId: (name: string) => string) {
   const named = new Map(sampled.calls.map(({ id }) => [id, getId(id)]))
   const calls = sampled.calls.map(({ id, name, arguments: args }) => call(named.get(id)!, args, name))
   const echo = structuredClone(echoed)
@@ -75,102 +75,128 @@ function getPair({ sampled, echoed }: Pair, getId: (name: string) => string) {
   return { completion: { content: sampled.content, reasoning: sampled.reasoning, toolCalls: calls }, echo }
 }
 
-function isJoined(pair: Pair, edited: ToolCallRewritePolicy, getId: (name: string) => string): boolean {
-  const { completion, echo } = getPair(pair, getId)
-  const talk = new Talk(edited)
-  talk.turn('sampled', [user('task')], completion)
-  return talk.found(user('task'), echo, user('go on')) === 'sampled'
+function isContinued(pair: Pair, edited: ToolCallRewritePolicy, getId: (name: string) => string): boolean {
+  const { completion, echo } = createPair(pair, getId)
+  const session = new Session(edited)
+  session.addTurn('sampled', [user('task')], completion)
+  return session.findParent(user('task'), echo, user('go on')) === 'sampled'
 }
 
 t.test('echoes of tool calls are matched to the sampled ones by the ids of the calls', async (t) => {
   for (const [index, pair] of PAIRS.entries()) {
     const title = `${index}: ${pair.agent}: ${pair.rules.join(', ')}`
-    const drawn = () => ids.create(undefined)
-    t.equal(isJoined(pair, 'auto', drawn), pair.is === 'same', title)
-    t.equal(isJoined(pair, 'keep', drawn), pair.is === 'same', `${title} (keep)`)
-    t.equal(isJoined(pair, 'branch', drawn), pair.was === 'same', `${title} (branch)`)
-    t.equal(isJoined(pair, 'auto', String), pair.was === 'same', `${title} (other ids)`)
+    const createId = () => ids.create(undefined)
+    t.equal(isContinued(pair, 'auto', createId), pair.is === 'same', title)
+    t.equal(isContinued(pair, 'keep', createId), pair.is === 'same', `${title} (keep)`)
+    t.equal(isContinued(pair, 'branch', createId), pair.was === 'same', `${title} (branch)`)
+    t.equal(isContinued(pair, 'auto', String), pair.was === 'same', `${title} (other ids)`)
     const short = () => ids.create('abc123XYZ')
-    t.equal(isJoined(pair, 'auto', short), pair.is === 'same', `${title} (ids of nine)`)
+    t.equal(isContinued(pair, 'auto', short), pair.is === 'same', `${title} (ids of nine)`)
   }
   t.ok(PAIRS.filter(({ was, is }) => was === 'other' && is === 'same').length > 30)
 })
 
 t.test('another set of tool calls, or another history, is another message', async (t) => {
   const [a, b, c] = [ids.create(undefined), ids.create(undefined), ids.create(undefined)]
-  const talk = new Talk()
-  talk.turn('two', [user('task')], { toolCalls: [call(a!, '{"x":1}'), call(b!, '{"x":2}')] })
+  const session = new Session()
+  session.addTurn('two', [user('task')], { toolCalls: [call(a!, '{"x":1}'), call(b!, '{"x":2}')] })
   const go = user('go on')
-  t.equal(talk.found(user('task'), calling(call(b!, '{}'), call(a!, '{}')), go), 'two', 'in any order')
-  t.equal(talk.found(user('task'), calling(call(a!, '{}')), go), undefined, 'a part of it')
-  const more = calling(call(a!, '{}'), call(b!, '{}'), call(c!, '{}'))
-  t.equal(talk.found(user('task'), more, go), undefined, 'more than it')
-  t.equal(talk.found(user('task'), calling(call(a!, '{}'), call(a!, '{}')), go), undefined, 'one twice')
   t.equal(
-    talk.found(user('other'), calling(call(a!, '{}'), call(b!, '{}')), go),
+    session.findParent(user('task'), createToolCallMessage(call(b!, '{}'), call(a!, '{}')), go),
+    'two',
+    'in any order',
+  )
+  t.equal(
+    session.findParent(user('task'), createToolCallMessage(call(a!, '{}')), go),
+    undefined,
+    'a part of it',
+  )
+  const more = createToolCallMessage(call(a!, '{}'), call(b!, '{}'), call(c!, '{}'))
+  t.equal(session.findParent(user('task'), more, go), undefined, 'more than it')
+  t.equal(
+    session.findParent(user('task'), createToolCallMessage(call(a!, '{}'), call(a!, '{}')), go),
+    undefined,
+    'one twice',
+  )
+  t.equal(
+    session.findParent(user('other'), createToolCallMessage(call(a!, '{}'), call(b!, '{}')), go),
     undefined,
     'on another branch',
   )
-  t.equal(talk.found(calling(call(a!, '{}'), call(b!, '{}')), go), undefined, 'after a compaction')
+  t.equal(
+    session.findParent(createToolCallMessage(call(a!, '{}'), call(b!, '{}')), go),
+    undefined,
+    'after a compaction',
+  )
 })
 
 t.test('among equal completions, the ids decide which one continues', async (t) => {
   const [a, b] = [ids.create(undefined), ids.create(undefined)]
-  const talk = new Talk()
-  talk.turn('first', [user('task')], { toolCalls: [call(a!, '{"x":1}')] })
-  talk.turn('second', [user('task')], { toolCalls: [call(b!, '{"x":1}')] })
-  t.equal(talk.found(user('task'), calling(call(a!, '{"x":1,"y":false}')), user('go')), 'first')
-  t.equal(talk.found(user('task'), calling(call(b!, '{"x":1,"y":false}')), user('go')), 'second')
+  const session = new Session()
+  session.addTurn('first', [user('task')], { toolCalls: [call(a!, '{"x":1}')] })
+  session.addTurn('second', [user('task')], { toolCalls: [call(b!, '{"x":1}')] })
+  t.equal(
+    session.findParent(user('task'), createToolCallMessage(call(a!, '{"x":1,"y":false}')), user('go')),
+    'first',
+  )
+  t.equal(
+    session.findParent(user('task'), createToolCallMessage(call(b!, '{"x":1,"y":false}')), user('go')),
+    'second',
+  )
 })
 
 t.test('results belong to the ids that they name, for any order of the tool calls', async (t) => {
   const [a, b] = [ids.create(undefined), ids.create(undefined)]
   const calls = [call(a!, '{"x":1}'), call(b!, '{"x":2}')]
-  const talk = new Talk()
-  talk.turn('calls', [user('task')], { toolCalls: calls })
+  const session = new Session()
+  session.addTurn('calls', [user('task')], { toolCalls: calls })
   const results = [result(a!, 'one'), result(b!, 'two')]
-  talk.turn('results', [user('task'), calling(...calls), ...results], { content: 'done' })
+  session.addTurn('results', [user('task'), createToolCallMessage(...calls), ...results], { content: 'done' })
   const done: ChatMessage = { role: 'assistant', content: 'done' }
-  const turned = calling(...calls.toReversed())
-  t.equal(talk.found(user('task'), turned, ...results, done, user('more')), 'results')
+  const turned = createToolCallMessage(...calls.toReversed())
+  t.equal(session.findParent(user('task'), turned, ...results, done, user('more')), 'results')
   const swapped = [result(b!, 'one'), result(a!, 'two')]
-  t.equal(talk.found(user('task'), turned, ...swapped, done, user('more')), 'calls', 'other results')
+  t.equal(session.findParent(user('task'), turned, ...swapped, done, user('more')), 'calls', 'other results')
 })
 
 t.test('intentional cuts make another message, but removed white space and quotes do not', async (t) => {
   const id = ids.create(undefined)
   const text = 'word '.repeat(800)
   const sampled = JSON.stringify({ path: 'a.py', content: text })
-  const of = (edited: ToolCallRewritePolicy, args: string) => {
-    const talk = new Talk(edited)
-    talk.turn('written', [user('task')], { toolCalls: [call(id, sampled)] })
-    const { parent, edited: cut } = talk.match(user('task'), calling(call(id, args)), user('go on'))
+  const describeMatch = (edited: ToolCallRewritePolicy, args: string) => {
+    const session = new Session(edited)
+    session.addTurn('written', [user('task')], { toolCalls: [call(id, sampled)] })
+    const { parent, edited: cut } = session.match(
+      user('task'),
+      createToolCallMessage(call(id, args)),
+      user('go on'),
+    )
     return `${parent?.turn} ${cut?.turn}`
   }
   const pruned = JSON.stringify({ path: 'a.py', content: `${text.slice(0, 20)}...(argument truncated)` })
-  t.equal(of('auto', pruned), 'undefined written')
-  t.equal(of('branch', pruned), 'undefined written')
-  t.equal(of('keep', pruned), 'written undefined')
+  t.equal(describeMatch('auto', pruned), 'undefined written')
+  t.equal(describeMatch('branch', pruned), 'undefined written')
+  t.equal(describeMatch('keep', pruned), 'written undefined')
   const bare = JSON.stringify({ path: 'a.py', content: text.replaceAll(' ', '') })
-  t.equal(of('auto', bare), 'written undefined')
-  t.equal(of('branch', bare), 'undefined written')
-  t.equal(of('branch', sampled), 'written undefined')
+  t.equal(describeMatch('auto', bare), 'written undefined')
+  t.equal(describeMatch('branch', bare), 'undefined written')
+  t.equal(describeMatch('branch', sampled), 'written undefined')
   const shorter = (cut: number) =>
     JSON.stringify({ path: 'a.py', content: text.replaceAll(' ', '').slice(cut) })
-  t.equal(of('auto', shorter(1_000)), 'written undefined')
-  t.equal(of('auto', shorter(1_001)), 'undefined written')
+  t.equal(describeMatch('auto', shorter(1_000)), 'written undefined')
+  t.equal(describeMatch('auto', shorter(1_001)), 'undefined written')
 })
 
 t.test('a branch after a pruned tool call is continued as it was sent', async (t) => {
   const id = ids.create(undefined)
-  const talk = new Talk()
-  const pruned = calling(call(id, '{"content":"(gone)"}'))
-  talk.turn('written', [user('task')], {
+  const session = new Session()
+  const pruned = createToolCallMessage(call(id, '{"content":"(gone)"}'))
+  session.addTurn('written', [user('task')], {
     toolCalls: [call(id, JSON.stringify({ content: 'x'.repeat(3_000) }))],
   })
-  talk.turn('pruned', [user('task'), pruned, result(id, 'ok')], { content: 'Good.' })
+  session.addTurn('pruned', [user('task'), pruned, result(id, 'ok')], { content: 'Good.' })
   const good: ChatMessage = { role: 'assistant', content: 'Good.' }
-  t.equal(talk.found(user('task'), pruned, result(id, 'ok'), good, user('more')), 'pruned')
+  t.equal(session.findParent(user('task'), pruned, result(id, 'ok'), good, user('more')), 'pruned')
 })
 
 t.test('an id of the proxy is distinguished from all others', async (t) => {
@@ -187,18 +213,18 @@ t.test('an id of the proxy is distinguished from all others', async (t) => {
 })
 
 t.test('the model sees the id that it gave, and none that its engine made up', async (t) => {
-  const known = new ToolCallIds()
+  const toolCallIds = new ToolCallIds()
   const [kimi, vllm, none] = [
-    known.create('functions.f:0'),
-    known.create('chatcmpl-tool-0a'),
-    known.create(''),
+    toolCallIds.create('functions.f:0'),
+    toolCallIds.create('chatcmpl-tool-0a'),
+    toolCallIds.create(''),
   ]
-  known.learn({ [kimi]: 'functions.f:0', [vllm]: 'chatcmpl-tool-0a', [none]: null })
-  t.equal(known.findOriginal(kimi), 'functions.f:0')
-  t.equal(known.findOriginal(vllm), undefined)
-  t.equal(known.findOriginal(none), undefined)
-  t.equal(known.findOriginal('functions.f:0'), undefined, 'that this session did not generate')
-  t.equal(known.isStray(kimi), false)
-  t.equal(known.isStray(new ToolCallIds().create('')), true)
-  t.equal(known.isStray('functions.f:0'), false)
+  toolCallIds.learn({ [kimi]: 'functions.f:0', [vllm]: 'chatcmpl-tool-0a', [none]: null })
+  t.equal(toolCallIds.findOriginal(kimi), 'functions.f:0')
+  t.equal(toolCallIds.findOriginal(vllm), undefined)
+  t.equal(toolCallIds.findOriginal(none), undefined)
+  t.equal(toolCallIds.findOriginal('functions.f:0'), undefined, 'this session did not generate it')
+  t.equal(toolCallIds.isStray(kimi), false)
+  t.equal(toolCallIds.isStray(new ToolCallIds().create('')), true)
+  t.equal(toolCallIds.isStray('functions.f:0'), false)
 })

@@ -12,12 +12,12 @@ interface Message {
   role: string
   content?: unknown
   reasoning_content?: string | null
-  tool_calls?: Call[] | null
+  tool_calls?: ToolCall[] | null
   tool_call_id?: string
   [field: string]: unknown
 }
 
-interface Call {
+interface ToolCall {
   id: string
   type?: string
   function: { name: string; arguments: unknown }
@@ -34,29 +34,29 @@ interface ModelTurn {
   request: Message[]
   /** The request as sent: its results name the tool calls by these ids. */
   sent: Message[]
-  answer: Message
+  completion: Message
 }
 
 class Model {
   readonly #turns: ModelTurn[] = []
 
   match(messages: Message[], tools: unknown): { parent: ModelTurn | undefined; shared: number } {
-    const fitting = this.#turns.filter(
+    const matching = this.#turns.filter(
       (turn) =>
         isDeepStrictEqual(turn.tools, tools) && extendsHistory(messages, createHistory(turn), turn.sent),
     )
-    const shared = Math.max(0, ...fitting.map((turn) => createHistory(turn).length))
-    const deepest = fitting.filter((turn) => createHistory(turn).length === shared)
+    const shared = Math.max(0, ...matching.map((turn) => createHistory(turn).length))
+    const deepest = matching.filter((turn) => createHistory(turn).length === shared)
     const likeness = (turn: ModelTurn) => getLikeness(messages, createHistory(turn))
     const best = Math.max(...deepest.map(likeness))
     const candidates = deepest
       .filter((turn) => likeness(turn) === best)
       .sort((left, right) => right.order - left.order)
     const continuations = (parent: ModelTurn) => this.#turns.filter((turn) => turn.parent === parent)
-    const isSameCall = ({ request, sent }: ModelTurn) =>
+    const isSameRequest = ({ request, sent }: ModelTurn) =>
       request.length === messages.length && extendsHistory(messages, request, sent)
     const parent =
-      candidates.find((turn) => continuations(turn).some(isSameCall)) ??
+      candidates.find((turn) => continuations(turn).some(isSameRequest)) ??
       candidates.find((turn) => continuations(turn).length === 0) ??
       candidates[0]
     return { parent, shared }
@@ -67,21 +67,21 @@ class Model {
   }
 }
 
-const createHistory = ({ request, answer: response }: ModelTurn) => [...request, response]
+const createHistory = ({ request, completion: response }: ModelTurn) => [...request, response]
 
 function extendsHistory(messages: Message[], history: Message[], sent: Message[]): boolean {
   return (
     history.length <= messages.length &&
     history.every((recorded, index) =>
-      getIsEcho(recorded, messages[index]!, getResult(sent, index), getResult(messages, index)),
+      isEcho(recorded, messages[index]!, findToolCall(sent, index), findToolCall(messages, index)),
     )
   )
 }
 
 /**
- * Returns the tool call that a tool message answers, as message and index within it; without a match, the id.
+ * Returns the tool call of a tool message, as message and index within it; without a match, the id.
  */
-function getResult(messages: Message[], index: number): string | undefined {
+function findToolCall(messages: Message[], index: number): string | undefined {
   const id = messages[index]?.tool_call_id
   for (let before = index - 1; before >= 0; before--) {
     const position = messages[before]!.tool_calls?.findLastIndex((call) => call.id === id) ?? -1
@@ -90,7 +90,7 @@ function getResult(messages: Message[], index: number): string | undefined {
   return id
 }
 
-function getIsEcho(recorded: Message, sent: Message, recordedResult?: string, sentResult?: string): boolean {
+function isEcho(recorded: Message, sent: Message, recordedResult?: string, sentResult?: string): boolean {
   if (recorded.role !== sent.role) return false
   if (recorded.role !== 'assistant') {
     return getText(recorded) === getText(sent) && recordedResult === sentResult
@@ -236,7 +236,7 @@ function tidy(messages: Message[], habits: readonly Tidier[], renamesIds: boolea
   return renamesIds ? renameIds(written) : written
 }
 
-/** New ids for all tool calls, also where a model had used one twice. */
+/** Gives all tool calls new ids, also where a model used one id twice. */
 function renameIds(messages: Message[]): Message[] {
   const names = new Map<string, string>()
   let count = 0
@@ -255,8 +255,8 @@ const words = fc.constantFrom('go', 'stop', 'more')
 const user = (content: string): Message => ({ role: 'user', content })
 
 /**
- * The messages that an agent adds after a completion: results of its tool calls, in either order, and its own
- * text.
+ * Returns the messages that an agent adds after a completion: results of its tool calls, in either order, or
+ * its own text.
  */
 function replyTo(response: Message, word: string, swapsResults: boolean): Message[] {
   const results = (response.tool_calls ?? []).map(({ id }) => ({
@@ -289,20 +289,20 @@ interface InFlight {
   tools: unknown
   matched: PrefixMatch<ModelTurn>
   expected: { parent: ModelTurn | undefined; shared: number }
-  answer: Message
+  completion: Message
   name: string
 }
 
 /** The state of one session in the index and in the model. */
-class Play {
+class SessionComparison {
   readonly #index = new PrefixIndex<ModelTurn>()
   readonly #model = new Model()
   readonly #inFlight: InFlight[] = []
-  readonly #answered: InFlight[] = []
+  readonly #completed: InFlight[] = []
   readonly #tree = new MessageTree()
-  #callCount = 0
+  #requestCount = 0
 
-  call(messages: Message[], tools: unknown, response: Message): void {
+  sendRequest(messages: Message[], tools: unknown, response: Message): void {
     // Messages of earlier requests are the same objects, so that the index may start at one of them.
     const matched = this.#index.match(createConversation(messages, tools as Tool[] | null, this.#tree))
     const expected = this.#model.match(messages, tools)
@@ -317,67 +317,79 @@ class Play {
       tools,
       matched,
       expected,
-      answer: response,
-      name: `t${this.#callCount++}`,
+      completion: response,
+      name: `t${this.#requestCount++}`,
     })
   }
 
-  answer(index: number): void {
-    const call = this.#inFlight.splice(index % this.#inFlight.length, 1)[0]
-    if (call === undefined) return
-    const { matched, expected, messages, tools, answer: response, name } = call
+  complete(index: number): void {
+    const ended = this.#inFlight.splice(index % this.#inFlight.length, 1)[0]
+    if (ended === undefined) return
+    const { matched, expected, messages, tools, completion: response, name } = ended
     const shared = expected.parent === undefined ? [] : createHistory(expected.parent)
     const request = [...shared, ...messages.slice(expected.shared)]
     const { order } = matched
-    const turn = { name, order, tools, parent: expected.parent, request, sent: messages, answer: response }
+    const turn = {
+      name,
+      order,
+      tools,
+      parent: expected.parent,
+      request,
+      sent: messages,
+      completion: response,
+    }
     this.#model.add(turn)
     this.#index.add(matched, sample(response), turn)
-    this.#answered.push(call)
+    this.#completed.push(ended)
   }
 
   /** Returns a completed request to continue; undefined if there is none. */
-  pick(index: number) {
-    return this.#answered[index % Math.max(1, this.#answered.length)]
+  getCompleted(index: number) {
+    return this.#completed[index % Math.max(1, this.#completed.length)]
   }
 }
 
 const steps = fc.record({
-  what: fc.constantFrom('start', 'continue', 'continue', 'continue', 'continue', 'edit', 'compact', 'retry'),
-  place: fc.nat(20),
+  kind: fc.constantFrom('start', 'continue', 'continue', 'continue', 'continue', 'edit', 'compact', 'retry'),
+  position: fc.nat(20),
   word: words,
-  answer: responses,
+  completion: responses,
   tools: fc.constantFrom(...TOOLS),
   habits: fc.subarray(TIDIERS),
   renamesIds: fc.boolean(),
   swapsResults: fc.boolean(),
   /** The number of requests in flight that are completed after the step. */
-  answers: fc.constantFrom(0, 1, 1, 1, 2),
+  completions: fc.constantFrom(0, 1, 1, 1, 2),
 })
 type Step = typeof steps extends fc.Arbitrary<infer T> ? T : never
 
-function playStep(play: Play, step: Step): void {
-  const { what, place: index, word, answer: response, tools, swapsResults } = step
-  const picked = play.pick(index)
-  if (what === 'start' || picked === undefined) play.call([user(word)], tools, response)
+function applyStep(comparison: SessionComparison, step: Step): void {
+  const { kind, position: index, word, completion: response, tools, swapsResults } = step
+  const previous = comparison.getCompleted(index)
+  if (kind === 'start' || previous === undefined) comparison.sendRequest([user(word)], tools, response)
   else {
-    const history = [...picked.messages, picked.answer, ...replyTo(picked.answer, word, swapsResults)]
+    const history = [
+      ...previous.messages,
+      previous.completion,
+      ...replyTo(previous.completion, word, swapsResults),
+    ]
     const messages = {
       continue: () => history,
-      retry: () => picked.messages,
+      retry: () => previous.messages,
       compact: () => [user(`all in all: ${word}`), ...history.slice(-2)],
       edit: () =>
         history.with(index % history.length, { ...history[index % history.length]!, content: 'edited' }),
-    }[what]()
-    play.call(tidy(messages, step.habits, step.renamesIds), picked.tools, response)
+    }[kind]()
+    comparison.sendRequest(tidy(messages, step.habits, step.renamesIds), previous.tools, response)
   }
-  for (let count = 0; count < step.answers; count++) play.answer(index)
+  for (let count = 0; count < step.completions; count++) comparison.complete(index)
 }
 
 t.test('random sessions are matched as by a model that compares complete histories', async (t) => {
   fc.assert(
     fc.property(fc.array(steps, { minLength: 1, maxLength: 40, size: 'max' }), (script) => {
-      const play = new Play()
-      for (const step of script) playStep(play, step)
+      const comparison = new SessionComparison()
+      for (const step of script) applyStep(comparison, step)
     }),
     { numRuns: limitRuns(500) },
   )
@@ -386,26 +398,26 @@ t.test('random sessions are matched as by a model that compares complete histori
 
 // One conversation.
 
-const lines = fc
+const conversations = fc
   .record({
-    answers: fc.array(responses, { minLength: 1, maxLength: 8 }),
+    completions: fc.array(responses, { minLength: 1, maxLength: 8 }),
     swapsResults: fc.boolean(),
   })
-  .map(({ answers: replies, swapsResults }) => {
+  .map(({ completions: replies, swapsResults }) => {
     const messages: Message[] = [{ role: 'system', content: 'be good' }, user('hi')]
     const requests = replies.map((response, index) => {
       const request = [...messages]
       messages.push(response, ...replyTo(response, `word ${index}`, swapsResults))
       return request
     })
-    return { answers: replies, requests, next: messages }
+    return { completions: replies, requests, next: messages }
   })
 
-function getIndex({
-  answers: replies,
+function createIndex({
+  completions: replies,
   requests,
 }: {
-  answers: Message[]
+  completions: Message[]
   requests: Message[][]
 }): PrefixIndex<number> {
   const index = new PrefixIndex<number>()
@@ -415,7 +427,7 @@ function getIndex({
   return index
 }
 
-const found = (index: PrefixIndex<number>, messages: Message[]) => {
+const match = (index: PrefixIndex<number>, messages: Message[]) => {
   const { parent, sharedMessages } = index.match(read(messages, null))
   return [parent?.turn, sharedMessages]
 }
@@ -423,30 +435,41 @@ const found = (index: PrefixIndex<number>, messages: Message[]) => {
 for (const tidier of [...TIDIERS, 'renamesIds'] as const) {
   t.test(`a conversation whose agent ${tidier} is continued from its last turn`, async (t) => {
     fc.assert(
-      fc.property(lines, (line) => {
-        const echo = tidy(line.next, tidier === 'renamesIds' ? [] : [tidier], tidier === 'renamesIds')
-        const last = line.requests.length - 1
-        t.strictSame(found(getIndex(line), echo), [last, line.requests[last]!.length + 1])
+      fc.property(conversations, (conversation) => {
+        const echo = tidy(conversation.next, tidier === 'renamesIds' ? [] : [tidier], tidier === 'renamesIds')
+        const last = conversation.requests.length - 1
+        t.strictSame(match(createIndex(conversation), echo), [last, conversation.requests[last]!.length + 1])
       }),
       { numRuns: limitRuns(40) },
     )
   })
 }
 
-t.test('so is one whose agent does all of it, in any order, and otherwise on every request', async (t) => {
-  const habits = fc.shuffledSubarray(TIDIERS)
-  fc.assert(
-    fc.property(lines, fc.infiniteStream(habits), fc.boolean(), (line, allHabits, renamesIds) => {
-      const write = (messages: Message[]) => tidy(messages, allHabits.next().value!, renamesIds)
-      const index = getIndex({ ...line, requests: line.requests.map(write) })
-      const last = line.requests.length - 1
-      t.strictSame(found(index, write(line.next)), [last, line.requests[last]!.length + 1])
-    }),
-    { numRuns: limitRuns(150) },
-  )
-})
+t.test(
+  'a conversation whose agent does all of this, differently on every request, is continued from its last turn',
+  async (t) => {
+    const habits = fc.shuffledSubarray(TIDIERS)
+    fc.assert(
+      fc.property(
+        conversations,
+        fc.infiniteStream(habits),
+        fc.boolean(),
+        (conversation, allHabits, renamesIds) => {
+          const write = (messages: Message[]) => tidy(messages, allHabits.next().value!, renamesIds)
+          const index = createIndex({ ...conversation, requests: conversation.requests.map(write) })
+          const last = conversation.requests.length - 1
+          t.strictSame(match(index, write(conversation.next)), [
+            last,
+            conversation.requests[last]!.length + 1,
+          ])
+        },
+      ),
+      { numRuns: limitRuns(150) },
+    )
+  },
+)
 
-/** Each makes another message of a message; undefined: it has nothing to edit. */
+/** Each edits a message so that it is another one; undefined: it has nothing to edit. */
 const edits: Record<string, (message: Message) => Message | undefined> = {
   text: (message) => ({ ...message, content: `${getText(message)}!` }),
   role: (message) => ({ ...message, role: 'developer' }),
@@ -455,7 +478,7 @@ const edits: Record<string, (message: Message) => Message | undefined> = {
     message.role === 'assistant' ? { ...message, reasoning_content: 'on second thought' } : undefined,
   'white space outside of echoes': (message) =>
     message.role === 'assistant' ? undefined : { ...message, content: `${getText(message)} ` },
-  'the last call': ({ tool_calls: calls, ...message }) =>
+  'the last tool call': ({ tool_calls: calls, ...message }) =>
     calls?.length ? { ...message, tool_calls: calls.slice(0, -1) } : undefined,
   'a function': (message) =>
     editCall(message, (call) => ({ ...call, function: { ...call.function, name: 'walk' } })),
@@ -465,27 +488,30 @@ const edits: Record<string, (message: Message) => Message | undefined> = {
     message.role === 'tool' ? { ...message, tool_call_id: 'unknown' } : undefined,
 }
 
-function editCall(message: Message, edit: (call: Call) => Call): Message | undefined {
+function editCall(message: Message, edit: (call: ToolCall) => ToolCall): Message | undefined {
   const [first, ...others] = message.tool_calls ?? []
   return first && { ...message, tool_calls: [edit(first), ...others] }
 }
 
-for (const [what, edit] of Object.entries(edits)) {
-  t.test(`an edit of ${what} ends the match before the edited message`, async (t) => {
+for (const [kind, edit] of Object.entries(edits)) {
+  t.test(`an edit of ${kind} ends the match before the edited message`, async (t) => {
     fc.assert(
-      fc.property(lines, fc.nat(), fc.subarray(TIDIERS), (line, anyPlace, habits) => {
-        const editable = line.next.flatMap((message, index) => (edit(message) === undefined ? [] : [index]))
+      fc.property(conversations, fc.nat(), fc.subarray(TIDIERS), (conversation, anyPosition, habits) => {
+        const editable = conversation.next.flatMap((message, index) =>
+          edit(message) === undefined ? [] : [index],
+        )
         fc.pre(editable.length > 0)
-        const i = editable[anyPlace % editable.length]!
+        const i = editable[anyPosition % editable.length]!
         const tidied = tidy(
-          line.next,
+          conversation.next,
           habits.filter((habit) => habit !== 'leavesReasoningOut'),
           false,
         )
         const edited = tidied.with(i, edit(tidied[i]!)!)
-        const full = line.requests.filter((request) => request.length < i)
-        const expected = full.length === 0 ? [undefined, 0] : [full.length - 1, full.at(-1)!.length + 1]
-        t.strictSame(found(getIndex(line), edited), expected)
+        const completed = conversation.requests.filter((request) => request.length < i)
+        const expected =
+          completed.length === 0 ? [undefined, 0] : [completed.length - 1, completed.at(-1)!.length + 1]
+        t.strictSame(match(createIndex(conversation), edited), expected)
       }),
       { numRuns: limitRuns(40) },
     )

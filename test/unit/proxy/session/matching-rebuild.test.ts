@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
 import { type PrefixIndexFields, rebuildIndex } from '../../../../src/proxy/session/matching/rebuild-index.ts'
-import { createConversation, lastOfTexts } from '../../../helpers/messages.ts'
+import { addMessageTexts, createConversation } from '../../../helpers/messages.ts'
 
 type Message = { role: 'user' | 'assistant'; content: string }
 
@@ -17,7 +17,7 @@ function turn(turnId: string, messages: Message[], response: string, prompt?: ob
     turnId,
     status: 'completed',
     annotations: JSON.stringify({ prompt }),
-    lastMessage: lastOfTexts(messages.map((message) => JSON.stringify(message))),
+    lastMessage: addMessageTexts(messages.map((message) => JSON.stringify(message))),
     tools: null,
     completionText: response,
     reasoning: null,
@@ -27,7 +27,7 @@ function turn(turnId: string, messages: Message[], response: string, prompt?: ob
 
 const rebuild = (records: PrefixIndexFields[]) => rebuildIndex(records, ({ turnId }) => turnId)
 
-function found(index: PrefixIndex<string>, messages: Message[], tools: [] | null = null): string {
+function describeMatch(index: PrefixIndex<string>, messages: Message[], tools: [] | null = null): string {
   const { parent, sharedMessages } = index.match(createConversation(messages, tools))
   return `${parent?.turn ?? 'none'}:${sharedMessages}`
 }
@@ -40,9 +40,9 @@ t.test('a session read from the store is continued at its last state', async (t)
     turn('t2', second, 'there'),
     turn('sub', [user('task')], 'done'),
   ])
-  t.equal(found(index, second), 't1:2')
-  t.equal(found(index, [...second, assistant('there'), user('x')]), 't2:4')
-  t.equal(found(index, [user('task'), assistant('done'), user('x')]), 'sub:2')
+  t.equal(describeMatch(index, second), 't1:2')
+  t.equal(describeMatch(index, [...second, assistant('there'), user('x')]), 't2:4')
+  t.equal(describeMatch(index, [user('task'), assistant('done'), user('x')]), 'sub:2')
 })
 
 t.test('reasoning, tool calls and tools are read from the store', async (t) => {
@@ -76,8 +76,8 @@ t.test('turns that were not completed, are not chat or are not wanted are no par
     turn('unwanted', [user('a')], 'hello'),
   ]
   const index = await rebuildIndex(records, ({ turnId }) => (turnId === 'unwanted' ? undefined : turnId))
-  t.equal(found(index, [user('a'), assistant('hello')]), 'none:0')
-  t.equal(found(index, [assistant('hello')]), 'none:0')
+  t.equal(describeMatch(index, [user('a'), assistant('hello')]), 'none:0')
+  t.equal(describeMatch(index, [assistant('hello')]), 'none:0')
 })
 
 t.test('turns have the same parents as during the session, for any timestamps', async (t) => {
@@ -87,16 +87,16 @@ t.test('turns have the same parents as during the session, for any timestamps', 
     turn('next', second, 'there', prompt),
   ]
   const other = second.with(2, user('else'))
-  const isOther = async (prompt?: object) => found(await rebuild(twins(prompt)), other)
-  t.equal(await isOther({ reason: 'extended', from: 'first' }), 'second:2', 'the first has been continued')
-  t.equal(await isOther({ reason: 'extended', from: 'second' }), 'first:2')
-  t.equal(await isOther(), 'first:2', 'not recorded: the latest turn without a continuation is the parent')
-  t.equal(await isOther({ reason: 'branched' }), 'second:2', 'neither had ended when the request arrived')
-  t.equal(await isOther({ reason: 'extended', from: 'lost' }), 'first:2', 'a turn that does not exist')
+  const matchOther = async (prompt?: object) => describeMatch(await rebuild(twins(prompt)), other)
+  t.equal(await matchOther({ reason: 'extended', from: 'first' }), 'second:2', 'the first has been continued')
+  t.equal(await matchOther({ reason: 'extended', from: 'second' }), 'first:2')
+  t.equal(await matchOther(), 'first:2', 'not recorded: the latest turn without a continuation is the parent')
+  t.equal(await matchOther({ reason: 'branched' }), 'second:2', 'neither had ended when the request arrived')
+  t.equal(await matchOther({ reason: 'extended', from: 'lost' }), 'first:2', 'a turn that does not exist')
   const reason = 'think_dropped'
-  t.equal(await isOther({ reason, parent: 'first' }), 'second:2', 'its tokens were rendered from scratch')
-  t.equal(await isOther({ reason, parent: null }), 'second:2', 'it continued neither')
-  t.equal(await isOther({ reason: 'extended', from: 'second', parent: 'first' }), 'second:2')
+  t.equal(await matchOther({ reason, parent: 'first' }), 'second:2', 'its tokens were rendered from scratch')
+  t.equal(await matchOther({ reason, parent: null }), 'second:2', 'it continued neither')
+  t.equal(await matchOther({ reason: 'extended', from: 'second', parent: 'first' }), 'second:2')
 })
 
 t.test('recorded parents are not matched again', async (t) => {
@@ -104,5 +104,8 @@ t.test('recorded parents are not matched again', async (t) => {
     turn('t1', [user('hi')], 'hello', { reason: 'first' }),
     turn('t2', [user('other'), assistant('bye'), user('x')], 'there', { reason: 'broken', from: 't1' }),
   ])
-  t.equal(found(index, [user('hi'), assistant('hello'), user('x'), assistant('there'), user('y')]), 't2:4')
+  t.equal(
+    describeMatch(index, [user('hi'), assistant('hello'), user('x'), assistant('there'), user('y')]),
+    't2:4',
+  )
 })

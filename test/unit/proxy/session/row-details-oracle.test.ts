@@ -18,40 +18,40 @@ import {
 } from '../../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../../src/proxy/store/port/turn-store.ts'
 import { DetailOracle, type TurnWithDetails } from '../../../helpers/details-oracle.ts'
-import { turnStep } from '../../../helpers/turn-step.ts'
+import { createTurnStep } from '../../../helpers/turn-step.ts'
 
 const logprob = fc.oneof(
   fc.float({ min: -50, max: -(2 ** -20), noNaN: true }),
   fc.double({ min: -50, max: -(2 ** -20), noNaN: true }),
   fc.constant(Number.NaN),
 )
-const some = <T>(item: fc.Arbitrary<T>) => fc.array(item, { minLength: 1, maxLength: 6 })
+const listOf = <T>(item: fc.Arbitrary<T>) => fc.array(item, { minLength: 1, maxLength: 6 })
 
 /** The values of a turn's token data; each list is repeated at its end. */
-const material = fc.record({
+const dataSpec = fc.record({
   kinds: fc.subarray([...TOKEN_DATA_KINDS], { minLength: 0 }),
-  counts: some(fc.nat(3)),
-  ids: some(fc.nat(150_000)),
-  logprobs: some(logprob),
+  counts: listOf(fc.nat(3)),
+  ids: listOf(fc.nat(150_000)),
+  logprobs: listOf(logprob),
   hasMaskLogprobs: fc.boolean(),
   start: fc.nat(12),
   missing: fc.nat(2),
   dtype: fc.constantFrom('U8', 'I8', 'U16', 'I16', 'I32'),
   row: fc.constantFrom([2, 3], [2, 3], [2, 3], [6]),
-  experts: some(fc.integer({ min: -(2 ** 31), max: 2 ** 31 - 1 })),
-  cuts: some(fc.nat(3)),
+  experts: listOf(fc.integer({ min: -(2 ** 31), max: 2 ** 31 - 1 })),
+  cuts: listOf(fc.nat(3)),
 })
-type Material = typeof material extends fc.Arbitrary<infer Value> ? Value : never
+type DataSpec = typeof dataSpec extends fc.Arbitrary<infer Value> ? Value : never
 
-/** A turn continues an earlier one, or none; a lost one is not part of any row. */
+/** Each turn continues an earlier one, or none; an excluded one is not part of any row. */
 const session = fc.array(
   fc.record({
     parent: fc.nat(20),
-    glue: fc.integer({ min: 1, max: 5 }),
+    bridge: fc.integer({ min: 1, max: 5 }),
     completion: fc.integer({ min: 1, max: 6 }),
     isLost: fc.boolean(),
     versions: fc.constantFrom([null, null], ['4', '4'], ['4', '5']),
-    material,
+    dataSpec,
   }),
   { minLength: 1, maxLength: 7 },
 )
@@ -67,49 +67,49 @@ const options: fc.Arbitrary<TrajectoryOptions> = fc.record(
   { requiredKeys: [] },
 )
 
-/** Returns the items of a list, repeated. */
-function getSupply<T>(items: readonly T[]): () => T {
+/** Returns a function that returns the items of a list in turn, again and again. */
+function repeat<T>(items: readonly T[]): () => T {
   let index = 0
   return () => items[index++ % items.length]!
 }
 
-function getDetails(made: Material, prompt: number, completion: number): TokenData {
-  const [count, id, number] = [getSupply(made.counts), getSupply(made.ids), getSupply(made.logprobs)]
+function getDetails(spec: DataSpec, prompt: number, completion: number): TokenData {
+  const [count, id, number] = [repeat(spec.counts), repeat(spec.ids), repeat(spec.logprobs)]
   const table = (rows: number, hasLogprobs = true) => {
     const counts = Array.from({ length: rows }, count)
     const ids = counts.flatMap((length) => Array.from({ length }, id))
     return { counts, ids, ...(hasLogprobs && { logprobs: ids.map(number) }) }
   }
-  const start = made.start % prompt
+  const start = spec.start % prompt
   const all: { [Kind in TokenDataKind]: NonNullable<TokenData[Kind]> } = {
-    sampling_mask: table(completion, made.hasMaskLogprobs),
+    sampling_mask: table(completion, spec.hasMaskLogprobs),
     sampling_logprobs: Array.from({ length: completion }, number),
     top_logprobs: table(completion),
-    prompt_logprobs: { ...table(Math.max(0, prompt - start - made.missing)), start },
-    routed_experts: getExperts(made, start, Math.max(0, prompt + completion - 1 - start - made.missing)),
-    weight_versions: getSpans(made, completion),
+    prompt_logprobs: { ...table(Math.max(0, prompt - start - spec.missing)), start },
+    routed_experts: getExperts(spec, start, Math.max(0, prompt + completion - 1 - start - spec.missing)),
+    weight_versions: getSpans(spec, completion),
     teacher_logprobs: { teacher: 'wise', logprobs: Array.from({ length: completion }, number) },
     advantages: Array.from({ length: completion }, number),
-    ratios: Array.from({ length: Math.max(0, completion - made.missing) }, number),
+    ratios: Array.from({ length: Math.max(0, completion - spec.missing) }, number),
     entropies: [],
     loss_weights: Array.from({ length: completion }, number),
   }
-  return Object.fromEntries(made.kinds.map((kind) => [kind, all[kind]]))
+  return Object.fromEntries(spec.kinds.map((kind) => [kind, all[kind]]))
 }
 
 const ARRAYS = { U8: Uint8Array, I8: Int8Array, U16: Uint16Array, I16: Int16Array, I32: Int32Array } as const
 
-function getExperts({ dtype, row, experts }: Material, start: number, rows: number): ExpertTable {
+function getExperts({ dtype, row, experts }: DataSpec, start: number, rows: number): ExpertTable {
   const width = row.reduce<number>((product, length) => product * length, 1)
-  const numbers = Array.from({ length: rows * width }, getSupply(experts))
+  const numbers = Array.from({ length: rows * width }, repeat(experts))
   const { buffer } = ARRAYS[dtype].from(numbers)
   const data = new Uint8Array(buffer)
   return { start, experts: { dtype, shape: [rows, ...row], data } }
 }
 
-/** One after the other, with positions between that have no data. */
-function getSpans({ cuts }: Material, completion: number) {
-  const length = getSupply(cuts)
+/** Returns spans in order, with gaps between them. */
+function getSpans({ cuts }: DataSpec, completion: number) {
+  const length = repeat(cuts)
   const spans: { version: string; start: number; end: number }[] = []
   for (let start = length(); start < completion; start += 1 + length()) {
     const end = Math.min(completion, start + 1 + length())
@@ -119,29 +119,32 @@ function getSpans({ cuts }: Material, completion: number) {
   return spans
 }
 
-/** No two tokens are the same, so that a turn continues exactly the planned one. */
+/** Builds the turns of a session. All tokens differ, so that each turn continues exactly the planned one. */
 function build(planned: Session) {
   let token = 0
-  const fresh = (length: number) => Array.from({ length }, () => ++token)
+  const createIds = (length: number) => Array.from({ length }, () => ++token)
   const builder = new TrajectoryBuilder()
   const turns: TurnWithDetails[] = []
-  for (const [index, { parent, glue, completion: length, isLost, versions, material }] of planned.entries()) {
+  for (const [
+    index,
+    { parent, bridge, completion: length, isLost, versions, dataSpec },
+  ] of planned.entries()) {
     const before = turns[(parent % (index + 1)) - 1]
-    const prompt = [...(before ? [...before.prompt, ...before.completion] : []), ...fresh(glue)]
-    const completion = fresh(length)
+    const prompt = [...(before ? [...before.prompt, ...before.completion] : []), ...createIds(bridge)]
+    const completion = createIds(length)
     const [weightVersionStart = null, weightVersionEnd = null] = versions
-    const details = getDetails(material, prompt.length, length)
+    const details = getDetails(dataSpec, prompt.length, length)
     turns.push({
       turnId: String(index),
       parent: before,
-      isLost,
+      isExcluded: isLost,
       prompt,
       completion,
       details,
       version: weightVersionStart === weightVersionEnd ? weightVersionStart : null,
     })
     builder.add({
-      ...turnStep(index, prompt, completion),
+      ...createTurnStep(index, prompt, completion),
       status: isLost ? 'failed' : 'completed',
       weightVersionStart,
       weightVersionEnd,
@@ -150,7 +153,7 @@ function build(planned: Session) {
   return { builder, turns }
 }
 
-/** The reader of a store that has the token data packed, as every store keeps it. */
+/** Returns the reader of a store that has packed the token data, as every store does. */
 function getReader(turns: readonly TurnWithDetails[]): TurnReader {
   const packed = new Map(turns.map(({ turnId, details }) => [turnId, packTokenData(details)]))
   const readDetails: TurnReader['readDetails'] = async (_session, turnIds, kinds) =>
@@ -158,7 +161,7 @@ function getReader(turns: readonly TurnWithDetails[]): TurnReader {
   return { readDetails } as TurnReader
 }
 
-async function show(row: Parameters<typeof writeDetailMembers>[2], reader: TurnReader): Promise<object> {
+async function toJson(row: Parameters<typeof writeDetailMembers>[2], reader: TurnReader): Promise<object> {
   const members = await Array.fromAsync(writeDetailMembers(reader, 's', row, TOKEN_DATA_KINDS))
   return JSON.parse(`{${members.join('').replace(/^,/, '')}}`)
 }
@@ -171,11 +174,11 @@ t.test('rows contain, bit for bit, the data that the engine reported for each of
       const reader = getReader(turns)
       const oracle = new DetailOracle(turns)
       for (const { row, computeLayout: layout } of builder.locateRows(chosen, null)) {
-        const actual = await show(layout, reader)
-        const wanted = oracle.row(row)
-        deepStrictEqual(DetailOracle.perToken(actual), wanted)
+        const actual = await toJson(layout, reader)
+        const expected = oracle.row(row)
+        deepStrictEqual(DetailOracle.perToken(actual), expected)
         checked.rows += 1
-        checked.lists += Object.values(wanted).filter((value) => value !== null).length
+        checked.lists += Object.values(expected).filter((value) => value !== null).length
       }
     }),
     { numRuns: 200 },

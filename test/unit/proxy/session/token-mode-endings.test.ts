@@ -9,22 +9,22 @@ import { readTraces } from '../../../../src/proxy/session/trajectories/traces.ts
 import { TrajectoryBuilder } from '../../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
-import { createTemplate, rendererFor } from '../../../helpers/templates.ts'
-import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
-import { loadTokenModel } from './token-mode-talk.ts'
+import { createRenderer, createTemplate } from '../../../helpers/templates.ts'
+import { createTokenModeRig } from '../../../helpers/token-mode-rig.ts'
+import { loadTokenModel } from './conversation-player.ts'
 
 const model = loadTokenModel('qwen2_5')
 
-/** An engine that sends these texts, one per request; one that ends with a dash is truncated there. */
+/** Starts an engine that sends these texts, one per request; one that ends with a dash is truncated there. */
 async function setUp(t: Test, responses: string[], store?: TurnStore) {
   const respond = () => {
     const text = responses.shift()!
     return { text, isCut: text.endsWith('-') }
   }
-  return tokenModeRig(t, model as TokenModel, respond, store)
+  return createTokenModeRig(t, model as TokenModel, respond, store)
 }
 
-/** As of models that always reason. */
+/** A template of models that always reason. */
 const OPENS_REASONING = `{%- for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
@@ -59,7 +59,7 @@ t.test('a final message is continued, and only sampled tokens are trained', asyn
   t.equal(model.tokenizer.decode(row!.prompt_ids), getText(turn), 'the message that it continues is prompt')
   const trained = row!.response_ids.filter((_, index) => row!.response_mask[index] === 1)
   t.equal(model.tokenizer.decode(trained, { skipSpecialTokens: true }), ' three.Four.')
-  // The same from the store alone.
+  // A process that has the turns in the store only does the same.
   const later = await setUp(t, ['Five.'], store)
   const restored = await later.sendRequest([
     user,
@@ -79,7 +79,7 @@ t.test('a truncated response is continued from its own tokens', async (t) => {
     { reason: 'extended', from: cut.turnId, parent: null },
     'one message with the truncated one',
   )
-  // A process with no state of the session but its record continues both of them.
+  // A process that has the turns in the store only continues both of them.
   const later = await setUp(t, ['Five.'], store)
   const restored = await later.sendRequest([user, assistantMessage('One, two - three.'), user])
   t.match(getPrompt(restored), { reason: 'extended', from: turn.turnId })
@@ -91,9 +91,9 @@ t.test(
   'a response truncated within its reasoning continues reasoning, and one truncated after it does not',
   async (t) => {
     const qwen3 = loadTokenModel('qwen3') as TokenModel
-    const goOn = async (cutOff: string, more: string, echo: object, tokenModel = qwen3) => {
+    const continueResponse = async (cutOff: string, more: string, echo: object, tokenModel = qwen3) => {
       const texts = [cutOff, more]
-      const { sendRequest } = await tokenModeRig(t, tokenModel, () => {
+      const { sendRequest } = await createTokenModeRig(t, tokenModel, () => {
         const text = texts.shift()!
         return { text, isCut: text.endsWith('-') }
       })
@@ -103,20 +103,26 @@ t.test(
       return { reasoning: turn.reasoning?.trim(), content: turn.completionText?.trim() }
     }
     const thought = { reasoning_content: 'I wonder -' }
-    t.strictSame(await goOn('<think>\nI wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }), {
-      reasoning: 'why.',
-      content: 'Done.',
-    })
-    const renderer = rendererFor(createTemplate(OPENS_REASONING), qwen3.tokenizer, {
+    t.strictSame(
+      await continueResponse('<think>\nI wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }),
+      {
+        reasoning: 'why.',
+        content: 'Done.',
+      },
+    )
+    const renderer = createRenderer(createTemplate(OPENS_REASONING), qwen3.tokenizer, {
       source: OPENS_REASONING,
     })
     const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
-    t.strictSame(await goOn('I wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }, opened), {
-      reasoning: 'why.',
-      content: 'Done.',
-    })
+    t.strictSame(
+      await continueResponse('I wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }, opened),
+      {
+        reasoning: 'why.',
+        content: 'Done.',
+      },
+    )
     const message = { content: 'One -', reasoning_content: 'I count.' }
-    t.strictSame(await goOn('<think>\nI count.\n</think>\n\nOne -', ' two.', message), {
+    t.strictSame(await continueResponse('<think>\nI count.\n</think>\n\nOne -', ' two.', message), {
       reasoning: undefined,
       content: 'two.',
     })
@@ -168,7 +174,7 @@ for (const limit of ['contextLength', 'servedLength']) {
       },
     })
     const small = { ...model, renderer, [limit]: 100 } as TokenModel
-    const { sendRequest } = await tokenModeRig(t, small, () => ({ text: 'One.' }))
+    const { sendRequest } = await createTokenModeRig(t, small, () => ({ text: 'One.' }))
     const long: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'sea '.repeat(100_000) }] }
     await t.rejects(sendRequest([user, long]), {
       code: 'context_length_exceeded',
@@ -206,11 +212,13 @@ t.test('messages that cannot be continued are rejected', async (t) => {
 
 t.test('a completion truncated in its reasoning is closed as by the template, untrained', async (t) => {
   const qwen3 = loadTokenModel('qwen3') as TokenModel
-  const renderer = rendererFor(createTemplate(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
+  const renderer = createRenderer(createTemplate(OPENS_REASONING), qwen3.tokenizer, {
+    source: OPENS_REASONING,
+  })
   const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
-  const followedBy = async (tokenModel: TokenModel, cutOff: string, echo: object) => {
+  const getTextAfter = async (tokenModel: TokenModel, cutOff: string, echo: object) => {
     const responses = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
-    const { sendRequest, store } = await tokenModeRig(t, tokenModel, () => responses.shift()!)
+    const { sendRequest, store } = await createTokenModeRig(t, tokenModel, () => responses.shift()!)
     const cut = await sendRequest([user])
     const next = await sendRequest([user, { role: 'assistant', ...echo } as ChatMessage, user])
     t.match(getPrompt(next), { reason: 'extended', from: cut.turnId })
@@ -226,43 +234,43 @@ t.test('a completion truncated in its reasoning is closed as by the template, un
   }
   const thought = { content: '', reasoning_content: 'I wonder' }
   const END = '\n</think>\n\n<|im_end|>\n'
-  t.equal(await followedBy(qwen3, '<think>\nI wonder', thought), END)
-  t.equal(await followedBy(qwen3, '<think>\nI wonder\n', thought), END.slice(1), 'with one line break')
-  t.equal(await followedBy(opened, 'I wonder', thought), '</think><|im_end|>\n', 'as its parser reads it')
+  t.equal(await getTextAfter(qwen3, '<think>\nI wonder', thought), END)
+  t.equal(await getTextAfter(qwen3, '<think>\nI wonder\n', thought), END.slice(1), 'with one line break')
+  t.equal(await getTextAfter(opened, 'I wonder', thought), '</think><|im_end|>\n', 'as its parser reads it')
   const message = { content: 'One', reasoning_content: 'I wonder' }
-  t.equal(await followedBy(qwen3, '<think>\nI wonder\n</think>\n\nOne', message), '<|im_end|>\n')
+  t.equal(await getTextAfter(qwen3, '<think>\nI wonder\n</think>\n\nOne', message), '<|im_end|>\n')
 })
 
-/** As in GLM: the token that starts the next message ends the turn, and there is one for each role. */
-const [ASKS, SAYS, GIVES] = ['<|box_start|>', '<|quad_start|>', '<|box_end|>']
+/** As in GLM, the token that starts the next message ends the turn, and there is one for each role. */
+const [USER_START, ASSISTANT_START, TOOL_START] = ['<|box_start|>', '<|quad_start|>', '<|box_end|>']
 const OPENERS_END_TURNS = `{%- for m in messages %}
-{%- if m.role == 'user' %}${ASKS}
+{%- if m.role == 'user' %}${USER_START}
 {{ m.content }}
-{%- elif m.role == 'tool' %}${GIVES}
+{%- elif m.role == 'tool' %}${TOOL_START}
 <tool_response>{{ m.content }}</tool_response>
-{%- else %}${SAYS}
+{%- else %}${ASSISTANT_START}
 {{ m.content or '' }}
 {%- for c in m.tool_calls or [] %}<tool_call>
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
 </tool_call>{% endfor %}
-{%- endif %}{% endfor %}{% if add_generation_prompt %}${SAYS}
+{%- endif %}{% endfor %}{% if add_generation_prompt %}${ASSISTANT_START}
 {% endif %}`
 
 t.test("an end of turn that differs from the next message's is replaced in one row, untrained", async (t) => {
   const { tokenizer } = model
-  const [asks, gives] = [tokenizer.tokenToId(ASKS)!, tokenizer.tokenToId(GIVES)!]
-  const eosTokenIds = [asks, gives, tokenizer.tokenToId('<|endoftext|>')!]
+  const [userStart, toolStart] = [tokenizer.tokenToId(USER_START)!, tokenizer.tokenToId(TOOL_START)!]
+  const eosTokenIds = [userStart, toolStart, tokenizer.tokenToId('<|endoftext|>')!]
   const ends = { source: OPENERS_END_TURNS, eosTokenIds }
-  const renderer = rendererFor(createTemplate(OPENERS_END_TURNS), tokenizer, ends)
+  const renderer = createRenderer(createTemplate(OPENERS_END_TURNS), tokenizer, ends)
   const glm = { ...model, renderer, ...ends } as TokenModel
   const text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
   for (const endId of eosTokenIds) {
     const responses = [
       { text, endId },
-      { text: 'Done.', endId: asks },
-      { text: 'Yes.', endId: asks },
+      { text: 'Done.', endId: userStart },
+      { text: 'Yes.', endId: userStart },
     ]
-    const { sendRequest, store } = await tokenModeRig(t, glm, () => responses.shift()!)
+    const { sendRequest, store } = await createTokenModeRig(t, glm, () => responses.shift()!)
     const call = await sendRequest([user], { tools: TOOLS })
     const toolCalls = JSON.parse(call.toolCalls!)
     const echo = { role: 'assistant', content: '', tool_calls: toolCalls } as ChatMessage
@@ -270,7 +278,7 @@ t.test("an end of turn that differs from the next message's is replaced in one r
     const next = await sendRequest([user, echo, result], { tools: TOOLS })
     await sendRequest([user, echo, result, assistantMessage('Done.'), user], { tools: TOOLS })
     const sampled = [...call.promptTokenIds, ...call.completionTokenIds]
-    const isReplaced = endId !== gives
+    const isReplaced = endId !== toolStart
     t.match(getPrompt(next), {
       reason: 'extended',
       from: call.turnId,
@@ -285,14 +293,14 @@ t.test("an end of turn that differs from the next message's is replaced in one r
     t.equal(rows.length, 1)
     const { response_ids, response_mask, turns, num_turns } = rows[0]!
     t.equal(num_turns, 3)
-    const kept = isReplaced ? call.completionTokenIds.subarray(0, -1) : call.completionTokenIds
-    t.strictSame([...response_ids.subarray(turns[0]!.start, turns[0]!.end)], [...kept])
+    const trainedIds = isReplaced ? call.completionTokenIds.subarray(0, -1) : call.completionTokenIds
+    t.strictSame([...response_ids.subarray(turns[0]!.start, turns[0]!.end)], [...trainedIds])
     t.strictSame(
-      [...response_mask.subarray(0, kept.length + 1)],
-      [...kept.map(() => 1), 0],
+      [...response_mask.subarray(0, trainedIds.length + 1)],
+      [...trainedIds.map(() => 1), 0],
       'the replacement is not trained',
     )
-    t.equal(response_ids[kept.length], isReplaced ? gives : tokenizer.encode('\n')[0])
+    t.equal(response_ids[trainedIds.length], isReplaced ? toolStart : tokenizer.encode('\n')[0])
     const perTurn = [...builder.assembleRows({ perTurn: true }, null)]
     t.strictSame(
       perTurn.map(({ response_ids: own }) => [...own]),
@@ -310,11 +318,11 @@ t.test("an end of turn that differs from the next message's is replaced in one r
 
 t.test('a completion whose end one row replaces is trained up to its end in another', async (t) => {
   const { tokenizer } = model
-  const [asks, gives] = [tokenizer.tokenToId(ASKS)!, tokenizer.tokenToId(GIVES)!]
-  const ends = { source: OPENERS_END_TURNS, eosTokenIds: [asks, gives] }
-  const renderer = rendererFor(createTemplate(OPENERS_END_TURNS), tokenizer, ends)
+  const [userStart, toolStart] = [tokenizer.tokenToId(USER_START)!, tokenizer.tokenToId(TOOL_START)!]
+  const ends = { source: OPENERS_END_TURNS, eosTokenIds: [userStart, toolStart] }
+  const renderer = createRenderer(createTemplate(OPENERS_END_TURNS), tokenizer, ends)
   const glm = { ...model, renderer, ...ends } as TokenModel
-  const { sendRequest, store } = await tokenModeRig(t, glm, () => ({ text: 'One.', endId: asks }))
+  const { sendRequest, store } = await createTokenModeRig(t, glm, () => ({ text: 'One.', endId: userStart }))
   const first = await sendRequest([user])
   const result = { role: 'tool', tool_call_id: 'x', content: '42' } as ChatMessage
   await sendRequest([user, assistantMessage('One.'), result])
@@ -332,10 +340,10 @@ t.test('a completion whose end one row replaces is trained up to its end in anot
   )
   const forest = new Forest()
   forest.add('s', rows)
-  const { nodes, rows: placed } = forest.createLayout()
+  const { nodes, rows: layout } = forest.createLayout()
   for (const [index, row] of rows.entries()) {
     const path: number[][] = []
-    for (let at = placed[index]!.leaf; at !== null; at = nodes[at]!.parent) path.unshift([...nodes[at]!.ids])
+    for (let at = layout[index]!.leaf; at !== null; at = nodes[at]!.parent) path.unshift([...nodes[at]!.ids])
     t.strictSame(path.flat(), [...row.prompt_ids, ...row.response_ids])
   }
 })

@@ -15,8 +15,8 @@ import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { IS_FULL } from '../../../helpers/tier.ts'
 import type { Model } from '../tokens/prompt-rollout.ts'
-import { PLAIN_TALK, plannedTalks } from './token-mode-samples.ts'
-import { loadTokenModel, Talk } from './token-mode-talk.ts'
+import { ConversationPlayer, loadTokenModel } from './conversation-player.ts'
+import { PLAIN_CONVERSATION, planConversations } from './token-mode-samples.ts'
 
 export const FAMILIES = ['qwen2_5', 'qwen3', 'llama3_1', 'llama3_2', 'deepseek_v3', 'gemma3', 'embedded']
 /** Their templates support no tools. */
@@ -32,38 +32,38 @@ export function testTokenMode(t: Test, name: string): void {
       async (t) => {
         const counts = { extended: 0, ambiguous: 0, cut: 0, calls: 0 }
         await fc.assert(
-          fc.asyncProperty(plannedTalks(!WITHOUT_TOOLS.includes(name)), async (plan) => {
-            const talk = await Talk.open(model, plan)
-            const { turns, continued } = await talk.play()
+          fc.asyncProperty(planConversations(!WITHOUT_TOOLS.includes(name)), async (plan) => {
+            const player = await ConversationPlayer.open(model, plan)
+            const { turns, continued } = await player.play()
             for (const [i, turn] of turns.entries()) {
-              checkRecord(turn, talk.sampled[i]!)
+              checkRecord(turn, player.sampled[i]!)
               counts.cut += Number(turn.finishReason === 'length')
               counts.calls += Number(turn.finishReason === 'tool_calls')
-              const wanted = continued[i]
-              if (wanted === undefined) continue
+              const expected = continued[i]
+              if (expected === undefined) continue
               const parent = getParent(turn, turns)
               counts.extended += 1
-              counts.ambiguous += Number(parent.index !== wanted)
-              checkSameResponse(parent, turns[wanted]!)
+              counts.ambiguous += Number(parent.index !== expected)
+              checkSameResponse(parent, turns[expected]!)
               await checkPrompt(model, turn, parent)
             }
-            checkRows(turns, talk.sampled)
+            checkRows(turns, player.sampled)
           }),
           { numRuns: RUNS },
         )
         t.ok(counts.extended > RUNS, `${counts.extended} turns continued another`)
         t.ok(counts.cut > RUNS / 10, `${counts.cut} completions were cut off`)
         t.equal(counts.calls > 0, !WITHOUT_TOOLS.includes(name), `${counts.calls} completions made calls`)
-        t.ok(counts.ambiguous < counts.extended / 10, `${counts.ambiguous} continued a look-alike`)
+        t.ok(counts.ambiguous < counts.extended / 10, `${counts.ambiguous} continued a turn with equal text`)
       },
     )
 
     await t.test(
       'prompts are complete renders where a template never changes earlier messages',
       async (t) => {
-        const { turns } = await (await Talk.open(model, PLAIN_TALK)).play()
-        t.equal(turns.length, PLAIN_TALK.turns.length)
-        for (const turn of turns) t.same([...turn.promptTokenIds], (await renderedIds(model, turn))!)
+        const { turns } = await (await ConversationPlayer.open(model, PLAIN_CONVERSATION)).play()
+        t.equal(turns.length, PLAIN_CONVERSATION.turns.length)
+        for (const turn of turns) t.same([...turn.promptTokenIds], (await renderIds(model, turn))!)
       },
     )
   })
@@ -85,36 +85,36 @@ function getParent(turn: TurnRecord, turns: TurnRecord[]): TurnRecord {
 }
 
 /** Two completions of one prompt that differ only in parts that clients change may be interchanged. */
-function checkSameResponse(parent: TurnRecord, wanted: TurnRecord): void {
-  if (parent === wanted) return
-  assert.deepEqual(getTextsUpTo(parent.lastMessage), getTextsUpTo(wanted.lastMessage))
-  assert.equal(parent.completionText?.trim() ?? '', wanted.completionText?.trim() ?? '')
+function checkSameResponse(parent: TurnRecord, expected: TurnRecord): void {
+  if (parent === expected) return
+  assert.deepEqual(getTextsUpTo(parent.lastMessage), getTextsUpTo(expected.lastMessage))
+  assert.equal(parent.completionText?.trim() ?? '', expected.completionText?.trim() ?? '')
 }
 
 async function checkPrompt(model: TokenModel & Model, turn: TurnRecord, parent: TurnRecord): Promise<void> {
-  const past = getLine(parent)
+  const history = getTokens(parent)
   const prompt = [...turn.promptTokenIds]
-  assert.deepEqual(prompt.slice(0, past.length), past)
+  assert.deepEqual(prompt.slice(0, history.length), history)
   const { end } = model
-  const endsTurn = model.eosTokenIds.includes(past.at(-1)!)
-  const reasoningEnd = endsTurn ? [] : model.tokenizer.encode(missingEndOfReasoning(model, parent))
-  const glueIds = [...reasoningEnd, ...(endsTurn || past.at(-1) === end.id ? [] : [end.id])]
-  const newPart = prompt.slice(past.length)
-  assert.deepEqual(newPart.slice(0, glueIds.length), glueIds)
-  const full = await renderedIds(model, turn)
+  const endsTurn = model.eosTokenIds.includes(history.at(-1)!)
+  const reasoningEnd = endsTurn ? [] : model.tokenizer.encode(getMissingReasoningEnd(model, parent))
+  const bridgeIds = [...reasoningEnd, ...(endsTurn || history.at(-1) === end.id ? [] : [end.id])]
+  const newPart = prompt.slice(history.length)
+  assert.deepEqual(newPart.slice(0, bridgeIds.length), bridgeIds)
+  const full = await renderIds(model, turn)
   if (full === undefined) return
-  const newIds = newPart.slice(glueIds.length)
+  const newIds = newPart.slice(bridgeIds.length)
   assert.deepEqual(newIds, full.slice(full.length - newIds.length), 'the new part is that of the full render')
   // The history alone is insufficient: a truncated character may begin with the bytes of the replacement
   // character in its text.
-  if ([...past, ...glueIds].every((id, i) => id === full[i])) assert.deepEqual(prompt, full)
+  if ([...history, ...bridgeIds].every((id, i) => id === full[i])) assert.deepEqual(prompt, full)
 }
 
 /**
- * The text with which Qwen3's template ends reasoning; the other templates render none, and `</think>` ends
- * it.
+ * Returns the text with which Qwen3's template ends reasoning. The other templates render no reasoning, and
+ * `</think>` ends it.
  */
-function missingEndOfReasoning(
+function getMissingReasoningEnd(
   { parser, source, tokenizer }: TokenModel & Model,
   parent: TurnRecord,
 ): string {
@@ -128,9 +128,10 @@ function missingEndOfReasoning(
 }
 
 /**
- * Returns undefined if the template rejects the agent's messages: Llama's accepts one tool call per message.
+ * Returns the complete render, or undefined if the template rejects the messages: Llama's accepts one tool
+ * call per message.
  */
-async function renderedIds({ renderer }: TokenModel, turn: TurnRecord): Promise<number[] | undefined> {
+async function renderIds({ renderer }: TokenModel, turn: TurnRecord): Promise<number[] | undefined> {
   const messages = getTextsUpTo(turn.lastMessage).map((message) => JSON.parse(message))
   const tools = turn.tools === null ? null : JSON.parse(turn.tools)
   return await renderer.renderFull(messages, { tools }).then(
@@ -145,7 +146,7 @@ function checkRows(turns: TurnRecord[], sampled: number[][]): void {
   const rows = [...builder.assembleRows({}, null)]
   for (const row of rows) {
     const last = turns.find(({ turnId }) => turnId === row.turns.at(-1)!.turn_id)!
-    assert.deepEqual([...row.prompt_ids, ...row.response_ids], getLine(last))
+    assert.deepEqual([...row.prompt_ids, ...row.response_ids], getTokens(last))
     assert.equal(row.exact, true)
     checkMask(row)
   }
@@ -153,7 +154,7 @@ function checkRows(turns: TurnRecord[], sampled: number[][]): void {
   assert.equal(trained, sampled.flat().length)
 }
 
-/** 1 on the completions that the row trains, 0 on all between them. */
+/** Asserts that the mask is 1 on the completions that the row trains, and 0 elsewhere. */
 function checkMask({ response_mask, response_logprobs, turns }: Trajectory): void {
   const expected = new Uint8Array(response_mask.length)
   for (const { start, end, trained } of turns) expected.fill(Number(trained), start, end)
@@ -161,6 +162,6 @@ function checkMask({ response_mask, response_logprobs, turns }: Trajectory): voi
   assert.ok(response_logprobs.every((logprob, i) => (logprob === 0) === (expected[i] === 0)))
 }
 
-function getLine({ promptTokenIds, completionTokenIds }: TurnRecord): number[] {
+function getTokens({ promptTokenIds, completionTokenIds }: TurnRecord): number[] {
   return [...promptTokenIds, ...completionTokenIds]
 }

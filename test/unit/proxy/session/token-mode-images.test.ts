@@ -8,17 +8,22 @@ import {
 } from '../../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
-import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
-import { imagePart, pngUrl, TEMPLATE_BLIND_TO_TOOLS, visionModel } from '../../../helpers/vision-model.ts'
+import { createTokenModeRig } from '../../../helpers/token-mode-rig.ts'
+import {
+  createImagePart,
+  createPngUrl,
+  TEMPLATE_BLIND_TO_TOOLS,
+  writeVisionModel,
+} from '../../../helpers/vision-model.ts'
 
-/** An engine that responds with `I see.` to every request. */
+/** Starts an engine that responds with `I see.` to every request. */
 async function setUp(t: Test, model: TokenModel, store?: TurnStore) {
   const requests: GenerationRequest[] = []
   const respond = (request: GenerationRequest) => {
     requests.push(request)
     return { text: 'I see.' }
   }
-  return { requests, ...(await tokenModeRig(t, model, respond, store)) }
+  return { requests, ...(await createTokenModeRig(t, model, respond, store)) }
 }
 
 function getPrompt({ annotations }: TurnRecord): { reason: string; images: [{ at: number }] } {
@@ -27,12 +32,12 @@ function getPrompt({ annotations }: TurnRecord): { reason: string; images: [{ at
 
 const picture = (width: number, height: number, text = 'What is it?'): ChatMessage => ({
   role: 'user',
-  content: [imagePart(pngUrl(width, height)), { type: 'text', text }],
+  content: [createImagePart(createPngUrl(width, height)), { type: 'text', text }],
 })
 const seen: ChatMessage = { role: 'assistant', content: 'I see.' }
 
 async function openVision(t: Test, processor?: object | null, template?: string) {
-  const { directory, imageId } = visionModel(t, processor, template)
+  const { directory, imageId } = writeVisionModel(t, processor, template)
   const model = await openTokenModel({ source: directory, parser: 'auto' })
   t.teardown(() => model.close())
   return { model, imageId }
@@ -49,8 +54,8 @@ t.test('a prompt has the tokens of its images, and later ones continue from them
     `<|im_start|>user\n<|vision_start|>${pads(6)}<|vision_end|>What is it?<|im_end|>\n<|im_start|>assistant\n`,
   )
   t.strictSame(requests[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6] })
-  const talk = [picture(56, 84), seen, picture(112, 112, 'And this?')]
-  const second = await sendRequest(talk)
+  const messages = [picture(56, 84), seen, picture(112, 112, 'And this?')]
+  const second = await sendRequest(messages)
   t.match(getPrompt(second), {
     reason: 'extended',
     images: [{ width: 112, height: 112, tokens: 16, media_type: 'image/png', sha256: /^[0-9a-f]{64}$/ }],
@@ -59,13 +64,13 @@ t.test('a prompt has the tokens of its images, and later ones continue from them
   const recorded = [...first.promptTokenIds, ...first.completionTokenIds]
   t.strictSame([...second.promptTokenIds.slice(0, recorded.length)], recorded)
   const {
-    images: [placed],
+    images: [image],
   } = getPrompt(second)
-  t.strictSame([...second.promptTokenIds.slice(placed.at, placed.at + 16)], new Array(16).fill(imageId))
-  t.not(second.promptTokenIds[placed.at - 1], imageId)
-  // A process with no state of the session but its record.
+  t.strictSame([...second.promptTokenIds.slice(image.at, image.at + 16)], new Array(16).fill(imageId))
+  t.not(second.promptTokenIds[image.at - 1], imageId)
+  // A process that has the session's turns in the store only.
   const later = await setUp(t, model, store)
-  const third = await later.sendRequest([...talk, seen, { role: 'user', content: 'Sure?' }])
+  const third = await later.sendRequest([...messages, seen, { role: 'user', content: 'Sure?' }])
   t.match(getPrompt(third), { reason: 'extended', images: undefined })
   t.strictSame(later.requests[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
 })
@@ -79,8 +84,8 @@ t.test(
       for (let index = 0; index < 6; index += 1) {
         messages.push(index % 3 === 2 ? { role: 'user', content: 'Go on.' } : picture(28 * (index + 2), 56))
         const turn = await sendRequest(messages, { chat_template_kwargs })
-        const full = await (await setUp(t, model)).sendRequest(messages, { chat_template_kwargs })
-        t.strictSame([...turn.promptTokenIds], [...full.promptTokenIds])
+        const complete = await (await setUp(t, model)).sendRequest(messages, { chat_template_kwargs })
+        t.strictSame([...turn.promptTokenIds], [...complete.promptTokenIds])
         t.match(getPrompt(turn), { reason: index === 0 ? 'first' : 'extended' })
         messages.push(seen)
       }
@@ -99,7 +104,7 @@ t.test('images that cannot become tokens are rejected, as is their placeholder i
   const { sendRequest } = await setUp(t, model)
   const spelt: ChatMessage = { role: 'user', content: 'Say <|image_pad|>.' }
   await t.rejects(sendRequest([spelt]), { code: 'invalid_request' })
-  const remote: ChatMessage = { role: 'user', content: [imagePart('https://example.org/a.png')] }
+  const remote: ChatMessage = { role: 'user', content: [createImagePart('https://example.org/a.png')] }
   await t.rejects(sendRequest([remote]), { code: 'unsupported', param: 'messages.0.content.0' })
   await t.rejects(sendRequest([picture(10, 4000)]), { code: 'invalid_request' })
   const { model: blind } = await openVision(t, null)
@@ -111,8 +116,14 @@ t.test('images that cannot become tokens are rejected, as is their placeholder i
 
 t.test('a row lists its images, and no cut divides one', async (t) => {
   const { sendRequest, store } = await setUp(t, model)
-  const talk = [picture(56, 84), seen, picture(112, 112), seen, { role: 'user', content: 'Sure?' }] as const
-  for (const length of [1, 3, 5]) await sendRequest(talk.slice(0, length))
+  const messages = [
+    picture(56, 84),
+    seen,
+    picture(112, 112),
+    seen,
+    { role: 'user', content: 'Sure?' },
+  ] as const
+  for (const length of [1, 3, 5]) await sendRequest(messages.slice(0, length))
   await sendRequest([picture(28, 28)])
   const builder = new TrajectoryBuilder()
   for await (const turn of store.readSteps('s')) builder.add(turn)
@@ -130,11 +141,11 @@ t.test('a row lists its images, and no cut divides one', async (t) => {
       t.equal(response_mask.length, response_ids.length)
       return { images: images?.map(({ tokens }) => tokens), length: ids.length, begin: prompt_ids.length }
     })
-  const [full, other] = getRows({})
-  t.match([full?.images, other?.images], [[6, 16], [4]])
-  for (let responseLength = 1; responseLength < full!.length - full!.begin; responseLength += 1)
-    t.ok(getRows({ responseLength })[0]!.length - full!.begin <= responseLength)
-  for (let promptLength = 1; promptLength < full!.begin; promptLength += 1)
+  const [complete, other] = getRows({})
+  t.match([complete?.images, other?.images], [[6, 16], [4]])
+  for (let responseLength = 1; responseLength < complete!.length - complete!.begin; responseLength += 1)
+    t.ok(getRows({ responseLength })[0]!.length - complete!.begin <= responseLength)
+  for (let promptLength = 1; promptLength < complete!.begin; promptLength += 1)
     t.ok(getRows({ promptLength })[0]!.begin <= promptLength)
   t.strictSame(
     getRows({ perTurn: true }).map(({ images }) => images),
@@ -148,15 +159,15 @@ t.test(
     const returned = (url: string): ChatMessage[] => [
       { role: 'user', content: 'Look.' },
       { role: 'assistant', content: 'I see.' },
-      { role: 'tool', tool_call_id: 'call_1', content: [imagePart(url)] } as never,
+      { role: 'tool', tool_call_id: 'call_1', content: [createImagePart(url)] } as never,
     ]
     t.equal(model.seesToolImages, true)
     const shown = await setUp(t, model)
-    await shown.sendRequest(returned(pngUrl(56, 84)))
+    await shown.sendRequest(returned(createPngUrl(56, 84)))
     t.match(shown.requests[0]?.images, { tokens: [6] })
     for (const [template, own] of [
       [TEMPLATE_BLIND_TO_TOOLS, { tokens: [6] }],
-      // As in a template that rejects everything but text in a tool's result.
+      // A template that rejects everything but text in a tool's result.
       [
         `{%- for m in messages if m.role == 'tool' and m.content is not string %}{{ 1 / 0 }}{% endfor %}x`,
         undefined,
@@ -165,7 +176,7 @@ t.test(
       const { model: blind } = await openVision(t, undefined, template)
       t.equal(blind.seesToolImages, false)
       const { sendRequest, requests } = await setUp(t, blind)
-      const turn = await sendRequest(returned(pngUrl(56, 84)))
+      const turn = await sendRequest(returned(createPngUrl(56, 84)))
       t.equal(requests[0]?.images, undefined)
       if (own === undefined) continue
       t.match(blind.tokenizer.decode(turn.promptTokenIds), /cannot see images that tools return/)

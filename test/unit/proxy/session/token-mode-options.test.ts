@@ -8,17 +8,17 @@ import type { TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { harmony } from '../../../../src/proxy/tokens/parsers/harmony.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
-import { type Answer, tokenModeRig } from '../../../helpers/token-mode-rig.ts'
-import { loadTokenModel } from './token-mode-talk.ts'
+import { createTokenModeRig, type FakeCompletion } from '../../../helpers/token-mode-rig.ts'
+import { loadTokenModel } from './conversation-player.ts'
 
-/** An engine that responds with `I see.` to every request, behind token mode. */
-async function setUp(t: Test, model: TokenModel, store?: TurnStore, more?: Partial<Answer>) {
+/** Starts an engine that responds with `I see.` to every request, behind token mode. */
+async function setUp(t: Test, model: TokenModel, store?: TurnStore, overrides?: Partial<FakeCompletion>) {
   const requests: GenerationRequest[] = []
   const respond = (request: GenerationRequest) => {
     requests.push(request)
-    return { text: 'I see.', ...more }
+    return { text: 'I see.', ...overrides }
   }
-  return { requests, ...(await tokenModeRig(t, model, respond, store)) }
+  return { requests, ...(await createTokenModeRig(t, model, respond, store)) }
 }
 
 const hello: ChatMessage = { role: 'user', content: 'Hello.' }
@@ -42,7 +42,7 @@ t.test(
     const model = qwen3
     let renders = 0
     const { renderer } = model
-    const counting = new Proxy(renderer, {
+    const countingRenderer = new Proxy(renderer, {
       get(target, name) {
         const value = Reflect.get(target, name)
         if (typeof value !== 'function') return value
@@ -55,7 +55,7 @@ t.test(
     const { sendRequest, sendRequestFor } = await setUp(
       t,
       new Proxy(model, {
-        get: (target, name) => (name === 'renderer' ? counting : Reflect.get(target, name)),
+        get: (target, name) => (name === 'renderer' ? countingRenderer : Reflect.get(target, name)),
       }),
     )
     const first: ChatMessage[] = [{ role: 'user', content: 'Vote!' }]
@@ -132,8 +132,8 @@ t.test('a forced tool call becomes a schema, and is rejected if the format canno
   await sendRequest([hello], { tools, tool_choice: 'required' })
   const { promptTokenIds } = await sendRequest([hello], { tools })
   t.match(qwen3.tokenizer.decode(promptTokenIds), /"look"/)
-  const isHeld = requests.map(({ body }) => 'response_format' in body)
-  t.strictSame(isHeld, [true, false])
+  const hasSchema = requests.map(({ body }) => 'response_format' in body)
+  t.strictSame(hasSchema, [true, false])
   const free = await setUp(t, { ...qwen3, parser: harmony } as TokenModel)
   const rejected = { code: 'unsupported', param: 'tool_choice' }
   await t.rejects(free.sendRequest([hello], { tools, tool_choice: 'required' }), rejected)
@@ -149,9 +149,9 @@ t.test('a request without images has no positions for any', async (t) => {
 
 t.test('experts recorded with an earlier turn are not requested again', async (t) => {
   const experts = { start: 0, experts: { shape: [1, 1, 1], data: Int32Array.of(0) } }
-  const details = { routed_experts: experts } as unknown as Answer['details']
-  const getStarts = async (record: string[], more: Partial<Answer>) => {
-    const { sessions, sendRequest, requests } = await setUp(t, qwen3, undefined, more)
+  const details = { routed_experts: experts } as unknown as FakeCompletion['details']
+  const getStarts = async (record: string[], overrides: Partial<FakeCompletion>) => {
+    const { sessions, sendRequest, requests } = await setUp(t, qwen3, undefined, overrides)
     await sessions.create({ sessionId: 's', record })
     const first = await sendRequest([hello])
     await sendRequest([hello, seen, hello])
@@ -169,11 +169,12 @@ t.test('experts recorded with an earlier turn are not requested again', async (t
 
 t.test('requests that token mode cannot serve are rejected with the field', async (t) => {
   const { sendRequest } = await setUp(t, qwen3)
-  const refuses = (param: string, value: unknown) =>
+  const assertRejected = (param: string, value: unknown) =>
     t.rejects(sendRequest([hello], { [param]: value }), { code: 'unsupported', param })
-  await refuses('chat_template', '{{ messages }}')
-  await refuses('echo', true)
-  for (const param of ['truncate_prompt_tokens', 'functions', 'function_call']) await refuses(param, [])
+  await assertRejected('chat_template', '{{ messages }}')
+  await assertRejected('echo', true)
+  for (const param of ['truncate_prompt_tokens', 'functions', 'function_call'])
+    await assertRejected(param, [])
   t.match(await sendRequest([hello], { echo: false, functions: null }), { status: 'completed' })
 })
 
@@ -192,7 +193,7 @@ t.test('a token count is rejected for the same reasons as a request', async (t) 
 })
 
 t.test('the next prompt of a session is counted by its recorded tokens', async (t) => {
-  const { sendRequest, count } = await tokenModeRig(t, qwen3, () => ({
+  const { sendRequest, count } = await createTokenModeRig(t, qwen3, () => ({
     text: '<think>\nA long thought.\n</think>\n\nHi.',
   }))
   await sendRequest([hello])

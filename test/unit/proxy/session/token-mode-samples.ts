@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import type { Completion } from '../../../../src/protocol/canonical/completion.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
 
-export interface SampledCall {
+interface SampledToolCall {
   name: string
   args: Record<string, unknown>
 }
@@ -11,27 +11,27 @@ export interface SampledCall {
 export interface Sample {
   content: string
   reasoning: string | undefined
-  calls: SampledCall[]
-  /** The share of the completion before the length limit; undefined: it ends itself. */
+  calls: SampledToolCall[]
+  /** The share of the completion before the length limit; undefined: the completion ends itself. */
   cutAt: number | undefined
-  /** Sampled as other tokens than the tokenizer's for the text. */
-  spelled: boolean
+  /** Whether the tokens differ from the tokenizer's for the text. */
+  isSplit: boolean
   /** The number of tokens per chunk. */
-  pieceLength: number
+  chunkTokens: number
 }
 
-export interface PlannedTurn {
+interface PlannedTurn {
   sample: Sample
-  /** Another completion of the same prompt; `goesOnFrom` selects the one that the agent continues. */
+  /** Another completion of the same prompt; `continuedSample` selects the one that the agent continues. */
   other: Sample | undefined
-  goesOnFrom: 'first' | 'second'
+  continuedSample: 'first' | 'second'
   echo: EchoHabit[]
   results: string[]
   question: string | undefined
   stream: boolean
 }
 
-export interface PlannedTalk {
+export interface PlannedConversation {
   opening: ChatMessage[]
   tools: Tool[] | undefined
   turns: PlannedTurn[]
@@ -55,7 +55,7 @@ const text = fc
   .array(fc.oneof(oddText, fc.string({ unit: 'grapheme', maxLength: 12 })), { minLength: 1, maxLength: 4 })
   .map((parts) => parts.join(''))
 
-const nowAndThen = <Value>(value: fc.Arbitrary<Value>): fc.Arbitrary<Value | undefined> =>
+const sometimes = <Value>(value: fc.Arbitrary<Value>): fc.Arbitrary<Value | undefined> =>
   fc.oneof({ weight: 3, arbitrary: fc.constant(undefined) }, { weight: 1, arbitrary: value })
 
 const toolNames = ['bash', 'get_weather']
@@ -64,7 +64,7 @@ const TOOLS: Tool[] = toolNames.map((name) => ({
   function: { name, parameters: { type: 'object', properties: { a: { type: 'string' } } } },
 }))
 
-const call: fc.Arbitrary<SampledCall> = fc
+const call: fc.Arbitrary<SampledToolCall> = fc
   .record({ name: fc.constantFrom(...toolNames), a: text, b: fc.nat(9) })
   .map(({ name, a, b }) => ({ name, args: { b, a, c: { d: null } } }))
 
@@ -77,22 +77,22 @@ const HABITS = [
   'dropReasoning',
   'lastReasoning',
 ] as const
-export type EchoHabit = (typeof HABITS)[number]
+type EchoHabit = (typeof HABITS)[number]
 
 /** @param withCalls whether the model's template supports tools at all */
-export function plannedTalks(withCalls: boolean): fc.Arbitrary<PlannedTalk> {
+export function planConversations(withCalls: boolean): fc.Arbitrary<PlannedConversation> {
   const sample: fc.Arbitrary<Sample> = fc.record({
     content: fc.oneof(text, fc.constant('')),
     reasoning: fc.option(text, { nil: undefined }),
     calls: withCalls ? fc.array(call, { maxLength: 3 }) : fc.constant([]),
-    cutAt: nowAndThen(fc.double({ min: 0, max: 1, noNaN: true })),
-    spelled: nowAndThen(fc.constant(true)).map(Boolean),
-    pieceLength: fc.integer({ min: 1, max: 9 }),
+    cutAt: sometimes(fc.double({ min: 0, max: 1, noNaN: true })),
+    isSplit: sometimes(fc.constant(true)).map(Boolean),
+    chunkTokens: fc.integer({ min: 1, max: 9 }),
   })
   const turn: fc.Arbitrary<PlannedTurn> = fc.record({
     sample,
-    other: nowAndThen(sample),
-    goesOnFrom: fc.constantFrom('first', 'second'),
+    other: sometimes(sample),
+    continuedSample: fc.constantFrom('first', 'second'),
     echo: fc.subarray([...HABITS]),
     results: fc.array(text, { minLength: 3, maxLength: 3 }),
     question: fc.option(text, { nil: undefined, freq: 2 }),
@@ -110,11 +110,11 @@ export function plannedTalks(withCalls: boolean): fc.Arbitrary<PlannedTalk> {
   })
 }
 
-/** By the names of the families' parsers. */
-const CALL_MARKUP: Record<string, (calls: SampledCall[]) => string> = {
+/** The markup of tool calls, by the name of the family's parser. */
+const TOOL_CALL_MARKUP: Record<string, (calls: SampledToolCall[]) => string> = {
   hermes: (calls) =>
-    calls.map((call) => `\n<tool_call>\n${callJson(call, 'arguments')}\n</tool_call>`).join(''),
-  llama3_json: (calls) => calls.map((call) => callJson(call, 'parameters')).join('; '),
+    calls.map((call) => `\n<tool_call>\n${toToolCallJson(call, 'arguments')}\n</tool_call>`).join(''),
+  llama3_json: (calls) => calls.map((call) => toToolCallJson(call, 'parameters')).join('; '),
   deepseek_v3: (calls) => {
     const blocks = calls.map(
       ({ name, args }) =>
@@ -124,15 +124,15 @@ const CALL_MARKUP: Record<string, (calls: SampledCall[]) => string> = {
   },
 }
 
-/** Indented in some completions, because a model may space its JSON freely. */
-function callJson({ name, args }: SampledCall, key: string): string {
+/** Indents the JSON of some tool calls, because a model may space its JSON freely. */
+function toToolCallJson({ name, args }: SampledToolCall, key: string): string {
   return JSON.stringify({ name, [key]: args }, null, name === 'bash' ? 1 : 0)
 }
 
-/** Returns the text in which a model of this family writes it. */
+/** Returns the text of a completion in the markup of a model family. */
 export function getMarkup({ content, reasoning, calls }: Sample, family: string): string {
   const thought = reasoning === undefined ? '' : `<think>\n${reasoning}\n</think>\n\n`
-  const written = calls.length > 0 ? CALL_MARKUP[family]!(calls) : ''
+  const written = calls.length > 0 ? TOOL_CALL_MARKUP[family]!(calls) : ''
   // Llama's tool calls are the complete message.
   return family === 'llama3_json' && written !== '' ? written : thought + content + written
 }
@@ -151,27 +151,27 @@ export function getEcho(completion: Completion, habits: readonly EchoHabit[], tu
   })
   return {
     role: 'assistant',
-    content: has('parts') && content ? inParts(content) : content,
+    content: has('parts') && content ? toParts(content) : content,
     ...(calls.length > 0 && { tool_calls: calls }),
-    ...reasoningIn(completion, habits),
+    ...getReasoning(completion, habits),
     ...(has('spellOutNull') && { refusal: null, function_call: null, audio: null }),
   } as ChatMessage
 }
 
-function reasoningIn({ reasoning }: Completion, habits: readonly EchoHabit[]): object {
+function getReasoning({ reasoning }: Completion, habits: readonly EchoHabit[]): object {
   if (reasoning === null || habits.includes('dropReasoning')) return {}
-  // As openai-node's streams leave it: their last chunk.
+  // openai-node's streams leave the last chunk only.
   const isCut = habits.includes('lastReasoning')
   return { reasoning_content: isCut ? [...reasoning].slice(-2).join('') : reasoning }
 }
 
-/** Keys in reverse order, indented. */
+/** Returns the arguments with their keys in reverse order, indented. */
 function rewrite(written: string): string {
   const args = Object.entries(JSON.parse(written) as object)
   return JSON.stringify(Object.fromEntries(args.reverse()), null, 2)
 }
 
-function inParts(content: string): { type: 'text'; text: string }[] {
+function toParts(content: string): { type: 'text'; text: string }[] {
   const characters = [...content]
   const cut = Math.floor(characters.length / 2)
   return [characters.slice(0, cut), characters.slice(cut)]
@@ -180,7 +180,7 @@ function inParts(content: string): { type: 'text'; text: string }[] {
 }
 
 /** A conversation that no template renders differently later. */
-export const PLAIN_TALK: PlannedTalk = {
+export const PLAIN_CONVERSATION: PlannedConversation = {
   opening: [{ role: 'user', content: 'Hello.' }],
   tools: undefined,
   turns: ['one', 'two', 'three', 'four'].map((word, index) => ({
@@ -190,11 +190,11 @@ export const PLAIN_TALK: PlannedTalk = {
       calls: [],
       // The second completion lacks only its end of turn.
       cutAt: index === 1 ? 1 : undefined,
-      spelled: false,
-      pieceLength: 2,
+      isSplit: false,
+      chunkTokens: 2,
     },
     other: undefined,
-    goesOnFrom: 'first',
+    continuedSample: 'first',
     echo: [],
     results: [],
     question: `You said ${word}?`,

@@ -12,9 +12,9 @@ import {
   toTemplateMessage,
   withImages,
 } from '../../../../src/proxy/tokens/images/prompt-images.ts'
-import { imagePart, pngUrl, visionModel } from '../../../helpers/vision-model.ts'
+import { createImagePart, createPngUrl, writeVisionModel } from '../../../helpers/vision-model.ts'
 
-/** Of 40 by 30 pixels, as Pillow writes them. */
+/** Images of 40 by 30 pixels, as Pillow writes them. */
 const IMAGES = {
   'image/png':
     'iVBORw0KGgoAAAANSUhEUgAAACgAAAAeCAIAAADRv8uKAAAALElEQVR4nO3NMQEAAAQAMATRP4pYKvg8W4HldMeHelnFYrFYLBaLxWKxWHyyHdwBQE1gaCAAAAAASUVORK5CYII=',
@@ -25,7 +25,7 @@ const IMAGES = {
   'image/jpeg': '/9j/4AAQSkZJRgABAQAAAQABAAD/wAARCAAeACgDASIAAhEBAxEB/9k=',
 }
 
-t.test("an image's sides are read from its bytes, whatever its declared type", async (t) => {
+t.test('the size of an image is read from its bytes, independent of its declared type', async (t) => {
   for (const [mediaType, base64] of Object.entries(IMAGES)) {
     const sha256 = hash('sha256', Buffer.from(base64, 'base64'), 'hex')
     const image = { width: 40, height: 30, sha256 }
@@ -35,23 +35,23 @@ t.test("an image's sides are read from its bytes, whatever its declared type", a
 })
 
 t.test('data that is not an image, or not in the body, is rejected with its path', async (t) => {
-  const reject = (url: string | undefined, code: string) =>
+  const assertRejected = (url: string | undefined, code: string) =>
     t.throws(
       () => readImage(url, 'messages.0.content.1'),
       { code, param: 'messages.0.content.1' },
       url?.slice(0, 99) ?? '',
     )
-  reject('https://example.org/a.png', 'unsupported')
-  reject('data:image/png,abc', 'unsupported')
-  reject(`data:image/png${';a=b'.repeat(4_000_000)};base64,`, 'unsupported')
-  reject(undefined, 'unsupported')
-  reject('data:image/png;base64,', 'invalid_request')
-  reject(`data:image/png;base64,${IMAGES['image/png'].slice(0, 20)}`, 'invalid_request')
-  reject(pngUrl(0, 10), 'invalid_request')
+  assertRejected('https://example.org/a.png', 'unsupported')
+  assertRejected('data:image/png,abc', 'unsupported')
+  assertRejected(`data:image/png${';a=b'.repeat(4_000_000)};base64,`, 'unsupported')
+  assertRejected(undefined, 'unsupported')
+  assertRejected('data:image/png;base64,', 'invalid_request')
+  assertRejected(`data:image/png;base64,${IMAGES['image/png'].slice(0, 20)}`, 'invalid_request')
+  assertRejected(createPngUrl(0, 10), 'invalid_request')
   const svg = Buffer.from('<svg width="10" height="10" xmlns="http://www.w3.org/2000/svg"/>').toString(
     'base64',
   )
-  reject(`data:image/svg+xml;base64,${svg}`, 'invalid_request')
+  assertRejected(`data:image/svg+xml;base64,${svg}`, 'invalid_request')
 })
 
 /** Sides and tokens by transformers 5.23 (`Qwen2VLImageProcessorPil.get_number_of_image_patches`). */
@@ -103,7 +103,7 @@ const COUNTED = [
 
 t.test('an image has as many tokens as transformers counts', async (t) => {
   for (const [config, images] of COUNTED) {
-    const model = visionModel(t, { image_processor_type: 'Qwen2VLImageProcessorFast', ...config })
+    const model = writeVisionModel(t, { image_processor_type: 'Qwen2VLImageProcessorFast', ...config })
     const rule = readImageRule(model.directory, new Map())!
     t.equal(rule.tokenId, model.imageId)
     for (const [width, height, tokens] of images)
@@ -112,7 +112,10 @@ t.test('an image has as many tokens as transformers counts', async (t) => {
   }
 })
 
-/** For 8,000 random images of each, `npm run test:differential` finds the same counts as transformers. */
+/**
+ * `npm run test:differential` compares the counts of 8,000 random images of each family with those of
+ * transformers.
+ */
 const FAMILIES = [
   [
     {
@@ -187,18 +190,18 @@ t.test('images of Gemma 4, GLM and Kimi K2.5 are counted by their own rules', as
 
 t.test('an unknown rule counts nothing', async (t) => {
   const getRule = (processor: object | null) =>
-    readImageRule(visionModel(t, processor).directory, new Map([['<|image_pad|>', 7]]))
+    readImageRule(writeVisionModel(t, processor).directory, new Map([['<|image_pad|>', 7]]))
   t.equal(getRule(null), undefined)
   t.equal(getRule({ image_processor_type: 'PixtralImageProcessor' }), undefined)
   t.equal(getRule({ image_processor_type: 'Qwen2VLImageProcessor', do_resize: false }), undefined)
 })
 
 t.test('a template receives a mark for each image, and none of its bytes', async (t) => {
-  const model = visionModel(t)
+  const model = writeVisionModel(t)
   const rule = readImageRule(model.directory, new Map())
   const message = {
     role: 'user' as const,
-    content: [{ type: 'text' as const, text: 'a' }, imagePart(pngUrl(56, 56))],
+    content: [{ type: 'text' as const, text: 'a' }, createImagePart(createPngUrl(56, 56))],
   }
   const { json, images } = toTemplateMessage(message, rule, 3)
   t.strictSame(JSON.parse(json).content, [message.content[0], { type: 'shown_image' }])
@@ -244,9 +247,13 @@ t.test('the URLs of a conversation are returned in order, in any form', async (t
   const messages = [
     { content: 'text' },
     {
-      content: [imagePart('data:a'), { type: 'text', text: 'b' }, { type: 'image_url', image_url: 'data:b' }],
+      content: [
+        createImagePart('data:a'),
+        { type: 'text', text: 'b' },
+        { type: 'image_url', image_url: 'data:b' },
+      ],
     },
-    { content: [imagePart('data:c')] },
+    { content: [createImagePart('data:c')] },
   ]
   t.strictSame(getImageUrls(messages as never), ['data:a', 'data:b', 'data:c'])
   t.strictSame(splitDataUrl('data:image/PNG;charset=x;base64,QQ=='), {

@@ -18,7 +18,7 @@ export interface Conversation {
   steps: Step[]
 }
 
-/** A model's turn is over when it samples one of these, so that no completion contains them inside. */
+/** Each of these ends a model's turn when it is sampled, so that no completion contains them. */
 const endings = ['<|im_end|>', '<|eot_id|>\n', '<end_of_turn>', '<｜end▁of▁sentence｜>']
 const oddText = fc.constantFrom(
   ' \n',
@@ -55,22 +55,22 @@ export const TOOLS: Tool[] = toolNames.map((name) => ({
 const callNumbers = fc.integer({ min: 0, max: 999_999_999 })
 const toolCall: fc.Arbitrary<ToolCall> = fc
   .record({ id: callNumbers, name: fc.constantFrom(...toolNames), value: sampledText })
-  .map(({ id, name, value }) => toCall(name, String(id).padStart(9, '0'), value))
+  .map(({ id, name, value }) => createToolCall(name, String(id).padStart(9, '0'), value))
 
 const user = text.map((content): ChatMessage => ({ role: 'user', content }))
 
 const ended = fc.boolean()
 const reasoning = fc.option(sampledText, { nil: undefined })
 
-const talk: fc.Arbitrary<Step> = fc
+const chatStep: fc.Arbitrary<Step> = fc
   .record({ ended, reasoning, content: completionText, user })
   .map(({ reasoning, content, user, ended }) => ({
     ended,
-    completion: assistant(content, [], reasoning),
+    completion: createCompletion(content, [], reasoning),
     next: [user],
   }))
 
-const work: fc.Arbitrary<Step> = fc
+const toolStep: fc.Arbitrary<Step> = fc
   .record({
     ended,
     reasoning,
@@ -80,10 +80,10 @@ const work: fc.Arbitrary<Step> = fc
   })
   .map(({ ended, reasoning, content, callsAndResults, more }) => {
     const calls = callsAndResults.map(([call]) => call)
-    const results = callsAndResults.map(([{ id }, result]) => toolMessage(id, result))
+    const results = callsAndResults.map(([{ id }, result]) => createToolMessage(id, result))
     return {
       ended,
-      completion: assistant(content, calls, reasoning),
+      completion: createCompletion(content, calls, reasoning),
       next: more ? [...results, more] : results,
     }
   })
@@ -92,12 +92,12 @@ export function conversations(withTools: boolean): fc.Arbitrary<Conversation> {
   return fc.record({
     opening: fc
       .tuple(fc.option(text), user)
-      .map(([rule, first]): ChatMessage[] =>
-        rule !== null ? [{ role: 'system', content: rule }, first] : [first],
+      .map(([system, first]): ChatMessage[] =>
+        system !== null ? [{ role: 'system', content: system }, first] : [first],
       ),
     style: fc.constantFrom('as_template', 'freely'),
     tools: withTools ? fc.constantFrom(TOOLS, undefined) : fc.constant(undefined),
-    steps: fc.array(withTools ? fc.oneof(talk, work) : talk, {
+    steps: fc.array(withTools ? fc.oneof(chatStep, toolStep) : chatStep, {
       minLength: 1,
       maxLength: 12,
       size: 'max',
@@ -105,11 +105,15 @@ export function conversations(withTools: boolean): fc.Arbitrary<Conversation> {
   })
 }
 
-function toCall(name: string, id: string, value: string): ToolCall {
+function createToolCall(name: string, id: string, value: string): ToolCall {
   return { id, type: 'function', function: { name, arguments: JSON.stringify({ a: value }) } }
 }
 
-function assistant(content: string | null, calls: ToolCall[], reasoning: string | undefined): ChatMessage {
+function createCompletion(
+  content: string | null,
+  calls: ToolCall[],
+  reasoning: string | undefined,
+): ChatMessage {
   return {
     role: 'assistant',
     content,
@@ -118,12 +122,12 @@ function assistant(content: string | null, calls: ToolCall[], reasoning: string 
   }
 }
 
-function toolMessage(callId: string, content: string): ChatMessage {
+function createToolMessage(callId: string, content: string): ChatMessage {
   return { role: 'tool', tool_call_id: callId, content }
 }
 
-/** Only tool calls, so that no template drops the reasoning. */
-export const WORK: Conversation = {
+/** A conversation with only tool calls, so that no template drops the reasoning. */
+export const TOOL_CONVERSATION: Conversation = {
   opening: [
     { role: 'system', content: 'Be brief.' },
     { role: 'user', content: 'Look.' },
@@ -132,18 +136,18 @@ export const WORK: Conversation = {
   style: 'as_template',
   steps: ['000000001', '000000002', '000000003'].map((id, index) => ({
     ended: index !== 1,
-    completion: assistant(null, [toCall('bash', id, `step ${id}`)], 'Hm.'),
-    next: [toolMessage(id, 'done')],
+    completion: createCompletion(null, [createToolCall('bash', id, `step ${id}`)], 'Hm.'),
+    next: [createToolMessage(id, 'done')],
   })),
 }
 
-export const TALK: Conversation = {
-  opening: WORK.opening,
+export const CHAT_CONVERSATION: Conversation = {
+  opening: TOOL_CONVERSATION.opening,
   tools: undefined,
   style: 'as_template',
   steps: ['one', 'two', 'three'].map((word, index) => ({
     ended: index !== 1,
-    completion: assistant(`I say ${word}`, [], undefined),
+    completion: createCompletion(`I say ${word}`, [], undefined),
     next: [{ role: 'user', content: `You said ${word}?` }],
   })),
 }

@@ -1,11 +1,14 @@
-/** Plays agent and model of a conversation on recorded ids, and compares each prompt with the full render. */
+/**
+ * Simulates the agent and the model of a conversation on recorded ids, and compares each prompt with the full
+ * render.
+ */
 import assert from 'node:assert/strict'
 import { ProxyError } from '../../../../src/base/errors.ts'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
 import type { PromptOptions, PromptRenderer } from '../../../../src/proxy/tokens/prompt/prompt-renderer.ts'
 import type { ChatTemplate, RenderOptions } from '../../../../src/proxy/tokens/templates/chat-template.ts'
 import { loadTokenizer, type Tokenizer } from '../../../../src/proxy/tokens/tokenizer/tokenizer.ts'
-import { loadTemplate, rendererFor } from '../../../helpers/templates.ts'
+import { createRenderer, loadTemplate } from '../../../helpers/templates.ts'
 import type { Conversation, Step } from './prompt-conversations.ts'
 import { modelDirectory } from './real-models.ts'
 
@@ -19,7 +22,7 @@ export interface Model {
   end: { text: string; id: number }
 }
 
-/** If it is not the tokenizer's own. */
+/** The end of a turn, for models whose EOS token is another one. */
 const ENDS: Record<string, string> = { gemma3: '<end_of_turn>' }
 
 const EMBEDDED = new URL('../../../../src/embedded/model', import.meta.url).pathname
@@ -31,7 +34,7 @@ export function loadModel(name: string): Model {
   const tokenizer = loadTokenizer(directory)
   const text = ENDS[name] ?? tokenizer.idToToken(tokenizer.eosTokenId!)!
   const id = tokenizer.tokenToId(text)!
-  const renderer = rendererFor(template, tokenizer, { source, eosTokenIds: [id] })
+  const renderer = createRenderer(template, tokenizer, { source, eosTokenIds: [id] })
   return { template, source, tokenizer, renderer, end: { text, id } }
 }
 
@@ -44,7 +47,7 @@ export class Rollout {
   #messages: ChatMessage[]
   #ids: number[] = []
   #text = ''
-  /** Whether the ids are the tokenizer's for the text: a model may sample others. */
+  /** Whether the ids equal those of the tokenizer for the text; a model may sample others. */
   #canonical = true
 
   constructor(model: Model, { opening, tools, style }: Conversation) {
@@ -60,7 +63,7 @@ export class Rollout {
     this.#text = first.text
     for (const step of steps) {
       const lastCompletionId = this.#sample(step)
-      const newIds = await this.#goOn(step, lastCompletionId)
+      const newIds = await this.#appendNewMessages(step, lastCompletionId)
       this.#compareWithFullRender(newIds)
     }
     return this
@@ -77,16 +80,19 @@ export class Rollout {
   #sample({ completion, ended }: Step): number | undefined {
     const { tokenizer } = this.#model
     const promptIds = this.#ids
-    const text = this.#textAsTemplate(completion) ?? textOfModel(completion)
-    const inPlace = tokenizer.encode(this.#text + text + this.#end.text)
-    this.#canonical &&= promptIds.every((id, index) => id === inPlace[index])
-    const ids = this.#canonical ? inPlace : [...promptIds, ...tokenizer.encode(text + this.#end.text)]
+    const text = this.#writeLikeTemplate(completion) ?? writeLikeModel(completion)
+    const encodedTogether = tokenizer.encode(this.#text + text + this.#end.text)
+    this.#canonical &&= promptIds.every((id, index) => id === encodedTogether[index])
+    const ids = this.#canonical ? encodedTogether : [...promptIds, ...tokenizer.encode(text + this.#end.text)]
     this.#ids = ended ? ids : ids.slice(0, -1)
     this.#text += ended ? text + this.#end.text : text
     return this.#ids.slice(promptIds.length).at(-1)
   }
 
-  async #goOn({ completion, ended, next }: Step, lastCompletionId: number | undefined): Promise<number[]> {
+  async #appendNewMessages(
+    { completion, ended, next }: Step,
+    lastCompletionId: number | undefined,
+  ): Promise<number[]> {
     const { renderer } = this.#model
     const request = { history: [...this.#messages, completion], newMessages: next, lastCompletionId }
     const added = await renderer.renderContinuation(request, this.#options)
@@ -108,20 +114,20 @@ export class Rollout {
     this.equalPrompts++
   }
 
-  #textAsTemplate(completion: ChatMessage): string | undefined {
+  #writeLikeTemplate(completion: ChatMessage): string | undefined {
     if (this.#style === 'freely') return undefined
     const { template } = this.#model
     const prompt = tryRender(template, this.#messages, this.#options)
     const options = { ...this.#options, addGenerationPrompt: false }
-    const answered = tryRender(template, [...this.#messages, completion], options)
-    if (prompt === undefined || !answered?.startsWith(prompt)) return undefined
-    const endIndex = answered.indexOf(this.#end.text, prompt.length)
-    return endIndex === -1 ? undefined : answered.slice(prompt.length, endIndex)
+    const rendered = tryRender(template, [...this.#messages, completion], options)
+    if (prompt === undefined || !rendered?.startsWith(prompt)) return undefined
+    const endIndex = rendered.indexOf(this.#end.text, prompt.length)
+    return endIndex === -1 ? undefined : rendered.slice(prompt.length, endIndex)
   }
 }
 
-/** With white space that differs from the template's. */
-function textOfModel({ content, reasoning_content, ...message }: ChatMessage): string {
+/** Writes a completion with white space that differs from the template's. */
+function writeLikeModel({ content, reasoning_content, ...message }: ChatMessage): string {
   const calls = 'tool_calls' in message ? (message.tool_calls ?? []) : []
   return ` ${reasoning_content ?? ''}\n${content ?? ''}${JSON.stringify(calls, null, 1)}  `
 }

@@ -1,4 +1,7 @@
-/** What Python runs after a start: `npm test` starts it from a snapshot, `npm run test:slow` without one. */
+/**
+ * Test of the modules that Python runs after a start: `npm test` starts it from a snapshot, `npm run
+ * test:slow` without one.
+ */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -9,8 +12,8 @@ import { MODULES } from '../../../../src/proxy/tokens/templates/python/boot.ts'
 
 const FOLDER = join(import.meta.dirname, '../../../../src/proxy/tokens/templates/python')
 
-/** Copies of our modules that an edit has changed. */
-function editedModules(folder: string): Record<string, URL> {
+/** Writes edited copies of our modules. */
+function createEditedModules(folder: string): Record<string, URL> {
   const edited = Object.keys(MODULES).map((name) => {
     const path = join(folder, `${name}.py`)
     const source = readFileSync(join(FOLDER, `${name}.py`), 'utf8')
@@ -39,7 +42,7 @@ export async function testPresentModules(
   t: Test,
   boot: (modules: typeof MODULES) => Promise<PyodideAPI>,
 ): Promise<void> {
-  const python = await boot(editedModules(t.testdir()))
+  const python = await boot(createEditedModules(t.testdir()))
   const templates = python.pyimport('chat_templates') as ChatTemplates
   const template = templates.open_template('{{ messages[0].content }}', '{}')
   const options = JSON.stringify({ add_generation_prompt: true })

@@ -49,5 +49,7 @@ export function loadRealTokenizer(model: string): Tokenizer {
   return loadTokenizer(modelDirectory(model))
 }
 
-/** The part that `npm test` covers: the most used template, which drops reasoning, and the embedded one. */
+/**
+ * The families that `npm test` covers: the most used template, which drops reasoning, and the embedded one.
+ */
 export const DAILY_FAMILIES: readonly string[] = ['qwen3', 'embedded']

@@ -7,19 +7,19 @@ const createStart = (body: object) =>
   ({ kind: 'chat', member: 'w1', memberKind: 'worker', body }) as unknown as EngineRequestStart
 
 t.test('names of models and efforts are on the span', async (t) => {
-  const call = createStart({ model: 'org/qwen3-8b:v1.2', reasoning_effort: 'high' })
-  t.equal(getSpanName(call), 'chat org/qwen3-8b:v1.2')
-  t.match(getEngineAttributes('s', call), {
+  const start = createStart({ model: 'org/qwen3-8b:v1.2', reasoning_effort: 'high' })
+  t.equal(getSpanName(start), 'chat org/qwen3-8b:v1.2')
+  t.match(getEngineAttributes('s', start), {
     'gen_ai.request.model': 'org/qwen3-8b:v1.2',
     'gen_ai.request.reasoning.level': 'high',
   })
 })
 
-t.test("an agent's text in place of a name is not", async (t) => {
-  for (const words of ['the launch code is 7421', 'x'.repeat(129), '']) {
-    const call = createStart({ model: words, reasoning_effort: words })
-    t.equal(getSpanName(call), 'chat')
-    const attributes = getEngineAttributes('s', call)
+t.test('a text of the agent in place of a name is not on the span', async (t) => {
+  for (const text of ['the launch code is 7421', 'x'.repeat(129), '']) {
+    const start = createStart({ model: text, reasoning_effort: text })
+    t.equal(getSpanName(start), 'chat')
+    const attributes = getEngineAttributes('s', start)
     t.notOk('gen_ai.request.model' in attributes || 'gen_ai.request.reasoning.level' in attributes)
   }
 })

@@ -1,7 +1,7 @@
 import { registerHooks } from 'node:module'
 import t from 'tap'
 import { openTracing, readTracingSettings } from '../../../../src/proxy/tracing/open.ts'
-import { listingLogger } from '../../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../../helpers/listing-logger.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 
 const ENDPOINT = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:4318' }
@@ -32,7 +32,7 @@ t.test('an unsupported setting disables it, with the reason', async (t) => {
     [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /is not a URL/],
   ] as const)
     t.match(readTracingSettings({ ...ENDPOINT, ...env }), { on: false, why: reason })
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   t.equal(await openTracing({ ...ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, logger), undefined)
   t.match(lines, [{ event: 'tracing_disabled', reason: /grpc/ }])
 })

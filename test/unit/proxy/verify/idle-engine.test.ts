@@ -1,14 +1,14 @@
 import t from 'tap'
 import { selectIdleEngine } from '../../../../src/proxy/verify/idle-engine.ts'
 
-interface Fields {
+interface EngineState {
   weightVersion?: string
   unavailable?: 'asleep'
   inFlight?: number
 }
 
 function selectName(
-  engines: Record<string, Fields>,
+  engines: Record<string, EngineState>,
   turn: { engine: string; version: string | null },
   queued = 0,
 ) {

@@ -16,7 +16,7 @@ type Kind = (typeof KINDS)[number]
 const POLICY = new TableModel(1)
 const LENGTH = 60
 
-interface Sampled {
+interface SampleOptions {
   temperature?: number
   topP?: number
   model?: TableModel
@@ -28,7 +28,7 @@ interface Sampled {
 function createTurn(
   kind: Kind,
   index: number,
-  { temperature = 1, topP = 1, model = POLICY, seen }: Sampled = {},
+  { temperature = 1, topP = 1, model = POLICY, seen }: SampleOptions = {},
 ) {
   const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
   const sampling = { temperature, topP, random: createRandom(100 + index) }
@@ -36,7 +36,7 @@ function createTurn(
   const turn: VerifiableTurn = {
     sessionId: 's',
     turnId: `t-${index}`,
-    index: index,
+    index,
     status: 'completed',
     exact: true,
     model: 'policy',
@@ -51,10 +51,10 @@ function createTurn(
 }
 
 /**
- * A turn of an engine that reported the tokens left by top_p for each token, and the token's logprob among
- * them.
+ * Creates a turn of an engine that reported the tokens left by top_p for each token, and the token's logprob
+ * among them.
  */
-function maskedTurn(kind: Kind, index: number, temperature = 1): VerifiableTurn {
+function createMaskedTurn(kind: Kind, index: number, temperature = 1): VerifiableTurn {
   const turn = createTurn(kind, index, { temperature, topP: 0.6 })
   const sampling = { temperature, topP: 0.6, random: createRandom(100 + index) }
   const { filtered, masks } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, sampling)
@@ -68,7 +68,7 @@ async function setUp(t: Test, kind: Kind, models: Record<string, TableModel> = {
   return { server, engine }
 }
 
-async function runOn(
+async function verifyAll(
   engine: Awaited<ReturnType<typeof setUp>>['engine'],
   turns: readonly VerifiableTurn[],
   options: VerifyOptions = {},
@@ -83,10 +83,10 @@ async function runOn(
   return { run, results }
 }
 
-/** Planted in the second of three turns. */
-async function findsIn(t: Test, kind: Kind, fault: VerifiableTurn, models?: Record<string, TableModel>) {
+/** Asserts that the fault is found, in the second of three turns, and returns its result. */
+async function findFault(t: Test, kind: Kind, fault: VerifiableTurn, models?: Record<string, TableModel>) {
   const { engine } = await setUp(t, kind, models)
-  const { run, results } = await runOn(engine, [createTurn(kind, 0), fault, createTurn(kind, 2)])
+  const { run, results } = await verifyAll(engine, [createTurn(kind, 0), fault, createTurn(kind, 2)])
   t.equal(run.verdict, 'differs')
   t.same(
     results.map(({ verdict }) => verdict),
@@ -96,19 +96,14 @@ async function findsIn(t: Test, kind: Kind, fault: VerifiableTurn, models?: Reco
   return results[1]!
 }
 
-const with_ = (turn: VerifiableTurn, changes: Partial<VerifiableTurn>): VerifiableTurn => ({
-  ...turn,
-  ...changes,
-})
-
 for (const kind of KINDS) {
   t.test(`${kind}: clean turns pass at any temperature, and the control is detected`, async (t) => {
     const { engine } = await setUp(t, kind)
     const turns = [1, 0.7, 1.3, 0].map((temperature, index) => {
       const turn = createTurn(kind, index, { temperature: temperature || 1 })
-      return with_(turn, { params: { temperature } })
+      return { ...turn, params: { temperature } }
     })
-    const { run, results } = await runOn(engine, turns)
+    const { run, results } = await verifyAll(engine, turns)
     t.equal(run.verdict, 'same')
     t.equal(run.compared, 4)
     t.same(run.control, { caught: true, turns: 1 })
@@ -127,8 +122,8 @@ for (const kind of KINDS) {
     const turn = createTurn(kind, 1)
     const { completionLogprobs: logprobs } = turn
     const shifted = [logprobs[LENGTH - 1]!, ...Array.from(logprobs).slice(0, -1)]
-    const { hint } = await findsIn(t, kind, with_(turn, { completionLogprobs: shifted }))
-    // The first has no predecessor, so the two are compared without it.
+    const { hint } = await findFault(t, kind, { ...turn, completionLogprobs: shifted })
+    // The first token has no predecessor, so the comparison omits it.
     t.equal(hint, 'each logprob is that of the token before it')
   })
 
@@ -138,7 +133,7 @@ for (const kind of KINDS) {
     // The least probable token replaces it.
     const logprobs = POLICY.next([...Array.from(turn.promptTokenIds), ...ids.slice(0, 20)])
     ids[20] = logprobs.indexOf(Math.min(...logprobs))
-    const found = await findsIn(t, kind, with_(turn, { completionTokenIds: ids }))
+    const found = await findFault(t, kind, { ...turn, completionTokenIds: ids })
     t.match(found.first_difference, { index: 20, token_id: ids[20] })
     t.match(found.hint, /a few tokens differ/)
   })
@@ -150,8 +145,8 @@ for (const kind of KINDS) {
     })
     const turn = createTurn(kind, 1, { temperature: 0.6 })
     const recorded = kind === 'vllm' ? scaled : turn.completionLogprobs
-    // The record says 1, or is raw as vLLM's are.
-    await findsIn(t, kind, with_(turn, { params: { temperature: 1 }, completionLogprobs: recorded }))
+    // The recorded temperature is 1, or the logprobs are raw as vLLM's are.
+    await findFault(t, kind, { ...turn, params: { temperature: 1 }, completionLogprobs: recorded })
   })
 
   t.test(`${kind}: logprobs over an unrecorded mask are detected and identified`, async (t) => {
@@ -160,28 +155,28 @@ for (const kind of KINDS) {
       topP: 0.6,
       random: createRandom(101),
     })
-    const { hint, comparison } = await findsIn(t, kind, with_(turn, { completionLogprobs: filtered }))
+    const { hint, comparison } = await findFault(t, kind, { ...turn, completionLogprobs: filtered })
     t.match(hint, /computed after top_p, top_k or min_p/)
     t.ok(comparison!.ratio.p50 < 0.9, 'the values that the trainer would have divided by')
   })
 
   t.test(`${kind}: logprobs over recorded masks pass at any temperature`, async (t) => {
     const { engine } = await setUp(t, kind)
-    const turns = [1, 0.7, 1.3].map((temperature, index) => maskedTurn(kind, index, temperature))
-    const { run, results } = await runOn(engine, turns)
+    const turns = [1, 0.7, 1.3].map((temperature, index) => createMaskedTurn(kind, index, temperature))
+    const { run, results } = await verifyAll(engine, turns)
     t.equal(run.verdict, 'same')
     for (const { masked } of results) t.match(masked, { tokens: LENGTH })
     t.ok(results.every(({ masked }) => masked!.max_difference < 1e-9))
-    // An engine that records nothing else.
+    // An engine that reports no other logprobs.
     const processed = turns.map((turn) => {
       const { samplingLogprobs, ...rest } = turn
-      return with_(rest, { completionLogprobs: samplingLogprobs as number[] })
+      return { ...rest, completionLogprobs: samplingLogprobs as number[] }
     })
-    t.equal((await runOn(engine, processed, { logprobsKind: 'mask' })).run.verdict, 'same')
+    t.equal((await verifyAll(engine, processed, { logprobsKind: 'mask' })).run.verdict, 'same')
   })
 
   t.test(`${kind}: a missing mask and a wrong one are detected and identified`, async (t) => {
-    const turn = maskedTurn(kind, 1)
+    const turn = createMaskedTurn(kind, 1)
     const masks = turn.samplingMask as number[][]
     const few = masks.flatMap((mask, index) => (mask.length > 1 ? [index] : [])).slice(0, LENGTH / 2)
     const without = masks.map((mask, index) => (few.includes(index) ? null : mask))
@@ -189,7 +184,7 @@ for (const kind of KINDS) {
       few.includes(index) ? mask.filter((id) => id === turn.completionTokenIds[index]) : mask,
     )
     for (const samplingMask of [without, narrower]) {
-      const { hint, comparison } = await findsIn(t, kind, with_(turn, { samplingMask }))
+      const { hint, comparison } = await findFault(t, kind, { ...turn, samplingMask })
       t.match(hint, /a mask is missing or wrong/)
       t.ok(comparison!.max_difference < 1e-9, 'the other logprobs are correct')
     }
@@ -198,31 +193,26 @@ for (const kind of KINDS) {
   t.test(`${kind}: another adapter than the requested one is detected`, async (t) => {
     const [critic, base] = [new TableModel(2), POLICY]
     // It was sampled by the base model under the adapter's name.
-    const turn = with_(createTurn(kind, 1, { model: base }), {
-      model: 'critic',
-      params: { lora_path: 'critic' },
-    })
-    await findsIn(t, kind, turn, { policy: POLICY, critic })
+    const turn = { ...createTurn(kind, 1, { model: base }), model: 'critic', params: { lora_path: 'critic' } }
+    await findFault(t, kind, turn, { policy: POLICY, critic })
     // The adapter's own samples pass.
     const { engine } = await setUp(t, kind, { policy: POLICY, critic })
-    const right = with_(createTurn(kind, 1, { model: critic }), {
+    const right = {
+      ...createTurn(kind, 1, { model: critic }),
       model: 'critic',
       params: { lora_path: 'critic' },
-    })
-    t.equal((await runOn(engine, [right])).run.verdict, 'same')
+    }
+    t.equal((await verifyAll(engine, [right])).run.verdict, 'same')
   })
 
-  t.test(
-    `${kind}: stale weights are detected, even similar ones under the name of the new ones`,
-    async (t) => {
-      await findsIn(t, kind, createTurn(kind, 1, { model: new TableModel(9) }))
-    },
-  )
+  t.test(`${kind}: stale weights under the name of the new ones are detected`, async (t) => {
+    await findFault(t, kind, createTurn(kind, 1, { model: new TableModel(9) }))
+  })
 
   t.test(`${kind}: a template with one more space is detected, at the beginning`, async (t) => {
     const space = 33
     const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + 1)
-    const { first_difference: first, hint } = await findsIn(
+    const { first_difference: first, hint } = await findFault(
       t,
       kind,
       createTurn(kind, 1, { seen: [...prompt, space] }),
@@ -240,15 +230,15 @@ for (const kind of KINDS) {
       ids[index] = (first + 13) % 40
       ids[index + 1] = (second + 27) % 40
     }
-    await findsIn(t, kind, with_(turn, { completionTokenIds: ids }))
+    await findFault(t, kind, { ...turn, completionTokenIds: ids })
   })
 
   t.test(`${kind}: an engine that ignores the prompt cannot verify`, async (t) => {
-    const deaf = new TableModel(1)
-    deaf.next = () => Array.from({ length: 40 }, () => -Math.log(40))
-    const { engine } = await setUp(t, kind, { policy: deaf })
-    const turn = with_(createTurn(kind, 0), { completionLogprobs: Array(LENGTH).fill(-Math.log(40)) })
-    const { run } = await runOn(engine, [turn])
+    const insensitive = new TableModel(1)
+    insensitive.next = () => Array.from({ length: 40 }, () => -Math.log(40))
+    const { engine } = await setUp(t, kind, { policy: insensitive })
+    const turn = { ...createTurn(kind, 0), completionLogprobs: Array(LENGTH).fill(-Math.log(40)) }
+    const { run } = await verifyAll(engine, [turn])
     t.match(run, { verdict: 'void', compared: 1, differing: 0, control: { caught: false, turns: 1 } })
   })
 
@@ -257,13 +247,13 @@ for (const kind of KINDS) {
     async (t) => {
       const { engine } = await setUp(t, kind)
       const turn = createTurn(kind, 0)
-      const { run } = await runOn(engine, [
-        with_(turn, { status: 'aborted' }),
-        with_(turn, { exact: false }),
-        with_(turn, { completionTokenIds: [], completionLogprobs: [] }),
-        with_(turn, { weightVersionStart: '0', weightVersionEnd: '0' }),
-        with_(turn, { weightVersionStart: '0', weightVersionEnd: '1' }),
-        with_(turn, { model: 'nobody' }),
+      const { run } = await verifyAll(engine, [
+        { ...turn, status: 'aborted' },
+        { ...turn, exact: false },
+        { ...turn, completionTokenIds: [], completionLogprobs: [] },
+        { ...turn, weightVersionStart: '0', weightVersionEnd: '0' },
+        { ...turn, weightVersionStart: '0', weightVersionEnd: '1' },
+        { ...turn, model: 'unknown' },
       ])
       t.match(run, { verdict: 'void', compared: 0, overall: null })
       t.same(run.skipped, {
@@ -274,7 +264,7 @@ for (const kind of KINDS) {
         changed_weights: 1,
         other_model: 1,
       })
-      const any = await runOn(engine, [with_(turn, { weightVersionStart: '0', weightVersionEnd: '0' })], {
+      const any = await verifyAll(engine, [{ ...turn, weightVersionStart: '0', weightVersionEnd: '0' }], {
         anyWeights: true,
       })
       t.equal(any.run.compared, 1)

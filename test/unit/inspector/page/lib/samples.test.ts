@@ -51,10 +51,10 @@ t.test('advantages sum to zero, and have a deviation of one', async (t) => {
       return Math.abs(sum) < 1e-6 && Math.abs(squares - (isFlat ? 0 : rewards.length - 1)) < 1e-6
     }),
   )
-  t.pass('among all that were attempted')
+  t.pass('for any rewards')
 })
 
-t.test('the final answer is the last completed one with the main role', async (t) => {
+t.test('the final response is the last completed turn with the main agent role', async (t) => {
   const turn = (index: number, agent_role: string, status = 'completed') =>
     ({ index, agent_role, status }) as Turn
   const turns = [

@@ -7,9 +7,9 @@ import type { ToolCallDelta } from '../../../../../src/protocol/canonical/messag
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { buildChatCompletion, ChatStreamWriter } from '../../../../../src/proxy/dialects/chat/response.ts'
 
-const identity = { turnId: 'T', createdS: 5, model: 'asked' }
-const quiet = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false }
-const curious = { logprobs: true, tokenIds: true, reasoning: true, streamUsage: true }
+const identity = { turnId: 'T', createdS: 5, model: 'requested' }
+const minimalOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false }
+const fullOptions = { logprobs: true, tokenIds: true, reasoning: true, streamUsage: true }
 const usage = { prompt_tokens: 2, completion_tokens: 1, total_tokens: 3 }
 const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 
@@ -19,7 +19,7 @@ function readChunks(text: string) {
   return events.map((event) => (event === 'data: [DONE]' ? '[DONE]' : JSON.parse(event.slice(6))))
 }
 
-// A client's own merge, independent of the code under test: strings are appended, tool calls found by index.
+/** Merges chunks as a client does, independent of the code under test. */
 function merge(chunks: ReturnType<typeof readChunks>) {
   const message: Record<string, string> = {}
   const calls: { id?: string; name: string; arguments: string }[] = []
@@ -42,15 +42,15 @@ function merge(chunks: ReturnType<typeof readChunks>) {
 }
 
 t.test('an agent that requests no extras receives no trace of the recording', async (t) => {
-  const fold = new CompletionBuilder()
+  const builder = new CompletionBuilder()
   const events: GenerationEvent[] = [
     start,
     { type: 'delta', content: 'hi', tokenIds: [1], logprobs: [-0.5], logprobsContent: [] },
     { type: 'delta', tokenIds: [2], logprobs: [-0.5] },
     { type: 'end', finishReason: 'stop', usage },
   ]
-  for (const event of events) fold.add(event)
-  t.same(JSON.parse(JSON.stringify(buildChatCompletion(identity, quiet, fold))), {
+  for (const event of events) builder.add(event)
+  t.same(JSON.parse(JSON.stringify(buildChatCompletion(identity, minimalOptions, builder))), {
     id: 'chatcmpl-T',
     object: 'chat.completion',
     created: 5,
@@ -76,7 +76,7 @@ t.test('an agent that requests no extras receives no trace of the recording', as
     ...frame,
     choices: [{ index: 0, delta, logprobs: null, finish_reason: finish }],
   })
-  t.same(readChunks(new ChatStreamWriter(identity, quiet).write(events)), [
+  t.same(readChunks(new ChatStreamWriter(identity, minimalOptions).write(events)), [
     choice({ role: 'assistant', content: '' }, null),
     choice({ content: 'hi' }, null),
     choice({}, 'stop'),
@@ -86,10 +86,12 @@ t.test('an agent that requests no extras receives no trace of the recording', as
 
 t.test('a response without text has an empty text, or null beside a tool call', async (t) => {
   const getContent = (...deltas: GenerationEvent[]) => {
-    const fold = new CompletionBuilder()
-    for (const event of [start, ...deltas]) fold.add(event)
-    fold.add({ type: 'end', finishReason: 'stop', usage })
-    const { choices } = buildChatCompletion(identity, quiet, fold) as { choices: { message: object }[] }
+    const builder = new CompletionBuilder()
+    for (const event of [start, ...deltas]) builder.add(event)
+    builder.add({ type: 'end', finishReason: 'stop', usage })
+    const { choices } = buildChatCompletion(identity, minimalOptions, builder) as {
+      choices: { message: object }[]
+    }
     return choices[0]?.message
   }
   t.match(getContent(), { content: '' })
@@ -108,16 +110,16 @@ t.test('token ids, logprobs and usage are sent to an agent that requests them', 
     { type: 'delta', tokenIds: [2], logprobs: [-1] },
     { type: 'end', finishReason: 'stop', stopReason: 2, usage },
   ]
-  const fold = new CompletionBuilder()
-  for (const event of events) fold.add(event)
-  const full = JSON.parse(JSON.stringify(buildChatCompletion(identity, curious, fold)))
+  const builder = new CompletionBuilder()
+  for (const event of events) builder.add(event)
+  const full = JSON.parse(JSON.stringify(buildChatCompletion(identity, fullOptions, builder)))
   t.same(full.prompt_token_ids, [7, 8])
   t.same(full.choices[0].token_ids, [1, 2])
   t.same(full.choices[0].provider_specific_fields, { token_ids: [1, 2] })
   t.same(full.choices[0].logprobs.content, [entry])
   t.equal(full.choices[0].stop_reason, 2)
 
-  const chunks = readChunks(new ChatStreamWriter(identity, curious).write(events))
+  const chunks = readChunks(new ChatStreamWriter(identity, fullOptions).write(events))
   t.same(chunks[0].prompt_token_ids, [7, 8])
   t.same(chunks[1].choices[0].token_ids, [1])
   t.same(chunks[1].choices[0].logprobs, { content: [entry], refusal: null })
@@ -134,21 +136,21 @@ t.test('reasoning is sent under both names that engines use, unless the agent de
     { type: 'delta', content: 'hi', reasoning: '!', tokenIds: [2] },
     { type: 'end', finishReason: 'stop' },
   ]
-  const fold = new CompletionBuilder()
-  for (const event of events) fold.add(event)
+  const builder = new CompletionBuilder()
+  for (const event of events) builder.add(event)
   for (const reasoning of [true, false]) {
-    const responseOptions = { ...quiet, reasoning }
-    const { message } = JSON.parse(JSON.stringify(buildChatCompletion(identity, responseOptions, fold)))
+    const responseOptions = { ...minimalOptions, reasoning }
+    const { message } = JSON.parse(JSON.stringify(buildChatCompletion(identity, responseOptions, builder)))
       .choices[0]
     const shown = reasoning ? { reasoning_content: 'hm!', reasoning: 'hm!' } : {}
-    t.strictSame(reasoningIn(message), shown)
+    t.strictSame(getReasoning(message), shown)
     const merged = merge(readChunks(new ChatStreamWriter(identity, responseOptions).write(events)))
-    t.strictSame(reasoningIn(merged.message), shown)
+    t.strictSame(getReasoning(merged.message), shown)
     t.equal(merged.message.content, 'hi')
   }
 })
 
-function reasoningIn({ reasoning_content, reasoning }: Record<string, string>): object {
+function getReasoning({ reasoning_content, reasoning }: Record<string, string>): object {
   return reasoning_content === undefined && reasoning === undefined ? {} : { reasoning_content, reasoning }
 }
 
@@ -179,13 +181,13 @@ t.test('a stream with any batches of events adds up to the complete response', a
   fc.assert(
     fc.property(fc.array(anyDelta, { maxLength: 12 }), fc.nat(5), (deltas, cut) => {
       const events: GenerationEvent[] = [start, ...deltas, { type: 'end', finishReason: 'stop' }]
-      const fold = new CompletionBuilder()
-      for (const event of events) fold.add(event)
-      const full = JSON.parse(JSON.stringify(buildChatCompletion(identity, curious, fold))).choices[0]
-      const writer = new ChatStreamWriter(identity, curious)
+      const builder = new CompletionBuilder()
+      for (const event of events) builder.add(event)
+      const full = JSON.parse(JSON.stringify(buildChatCompletion(identity, fullOptions, builder))).choices[0]
+      const writer = new ChatStreamWriter(identity, fullOptions)
       const merged = merge(readChunks(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))))
       assert.equal(merged.message.content, full.message.content ?? '')
-      assert.deepEqual(reasoningIn(merged.message), reasoningIn(full.message))
+      assert.deepEqual(getReasoning(merged.message), getReasoning(full.message))
       assert.equal(merged.message.refusal ?? null, full.message.refusal)
       assert.deepEqual(merged.tokenIds, full.token_ids)
       const calls = (full.message.tool_calls ?? []) as {

@@ -4,13 +4,15 @@ import t from 'tap'
 import type { ToolCallDelta } from '../../../../../src/protocol/canonical/messages.ts'
 import { ToolCallOrder } from '../../../../../src/proxy/dialects/common/tool-call-order.ts'
 
-function ordered(deltas: readonly ToolCallDelta[]): ToolCallDelta[] {
+function orderDeltas(deltas: readonly ToolCallDelta[]): ToolCallDelta[] {
   const order = new ToolCallOrder()
   return [...deltas.flatMap((delta) => order.add(delta)), ...order.end()]
 }
 
-/** Returns the concatenated deltas of each tool call, by index, in the order in which the calls begin. */
-function callsIn(deltas: readonly ToolCallDelta[]): Map<number, object> {
+/**
+ * Returns the concatenated deltas of each tool call, by index, in the order in which the tool calls start.
+ */
+function mergeToolCalls(deltas: readonly ToolCallDelta[]): Map<number, object> {
   const calls = new Map<number, { id: string; name: string; text: string }>()
   for (const { index, id, function: called } of deltas) {
     const call = calls.get(index) ?? { id: '', name: '', text: '' }
@@ -47,13 +49,13 @@ const interleaved = fc
     })
   })
 
-t.test('each tool call is complete before the next one begins, and has all its deltas', (t) => {
+t.test('each tool call is complete before the next one starts, and has all its deltas', (t) => {
   fc.assert(
     fc.property(interleaved, (deltas) => {
-      const written = ordered(deltas)
-      assert.deepEqual([...callsIn(written)], [...callsIn(deltas)])
-      const begun = written.map(({ index }) => index).filter((index, i, all) => index !== all[i - 1])
-      assert.equal(new Set(begun).size, begun.length)
+      const written = orderDeltas(deltas)
+      assert.deepEqual([...mergeToolCalls(written)], [...mergeToolCalls(deltas)])
+      const started = written.map(({ index }) => index).filter((index, i, all) => index !== all[i - 1])
+      assert.equal(new Set(started).size, started.length)
     }),
   )
   t.pass('in any order')

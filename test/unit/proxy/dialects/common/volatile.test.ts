@@ -22,7 +22,7 @@ t.test("Claude Code's accounting is removed, as a block and as a first line", as
   })
 })
 
-t.test('a prompt that only mentions it is unchanged', async (t) => {
+t.test('a prompt that only mentions the header is unchanged', async (t) => {
   for (const text of [`Never send ${header}`, `One\n${header}`, '', 'x-anthropic-billing']) {
     t.same(removeVolatile([text], VOLATILE_RULES), { texts: [text], removed: [] })
   }
@@ -42,7 +42,7 @@ t.test('the remaining and the removed parts are the complete prompt', async (t) 
       const { texts, removed } = removeVolatile(blocks, VOLATILE_RULES)
       const getLength = (list: readonly string[]) => list.join('').length
       assert.equal(getLength(texts) + getLength(removed.map(({ text }) => text)), getLength(blocks))
-      assert.deepEqual(removeVolatile(texts, VOLATILE_RULES).removed, [], 'once is enough')
+      assert.deepEqual(removeVolatile(texts, VOLATILE_RULES).removed, [], 'a second pass removes nothing')
     }),
   )
   t.pass('for any prompt')
@@ -56,7 +56,7 @@ const EMPTY = snapshots(section('Active exec sessions:\nnone'), section('## Acti
 function lower(...messages: object[]): DialectRequest {
   return lowerChatRequest({ messages })
 }
-const asking = { role: 'user', content: 'task' }
+const userMessage = { role: 'user', content: 'task' }
 
 t.test(
   "OpenClaw's empty snapshots at the end of a request are removed, in any form of message",
@@ -67,8 +67,8 @@ t.test(
       snapshots('Active exec sessions:\nnone'),
     ]) {
       const text = typeof content === 'string' ? content : EMPTY
-      const { body, annotations } = removeVolatileMessage(lower(asking, { role: 'user', content }))
-      t.same(body.messages, [asking])
+      const { body, annotations } = removeVolatileMessage(lower(userMessage, { role: 'user', content }))
+      t.same(body.messages, [userMessage])
       t.same(annotations, { removed_from_prompt: [{ rule: 'openclaw_empty_snapshots', text }] })
     }
   },
@@ -77,12 +77,12 @@ t.test(
 t.test("OpenClaw's empty snapshots are removed from within a history", async (t) => {
   const assistantMessage = { role: 'assistant', content: 'done' }
   const { body, annotations } = removeVolatileMessage(
-    lower(asking, { role: 'user', content: EMPTY }, assistantMessage, asking, {
+    lower(userMessage, { role: 'user', content: EMPTY }, assistantMessage, userMessage, {
       role: 'user',
       content: EMPTY,
     }),
   )
-  t.same(body.messages, [asking, assistantMessage, asking], 'its Responses API keeps them')
+  t.same(body.messages, [userMessage, assistantMessage, userMessage], 'its Responses API keeps them')
   t.same(annotations?.removed_from_prompt, [
     { rule: 'openclaw_empty_snapshots', text: EMPTY },
     { rule: 'openclaw_empty_snapshots', text: EMPTY },
@@ -104,7 +104,7 @@ t.test("OpenClaw's empty snapshots are removed from a message that has other par
   }
 })
 
-t.test('a block with content for the model is kept', async (t) => {
+t.test('a block with content for the model is not removed', async (t) => {
   const block = { role: 'user', content: EMPTY }
   const blocks = [
     snapshots(section('Active exec sessions:\n- a1 running pid=7 :: npm test')),
@@ -117,14 +117,14 @@ t.test('a block with content for the model is kept', async (t) => {
     `See ${EMPTY}`,
   ]
   for (const request of [
-    ...blocks.map((content) => lower(asking, { role: 'user', content })),
+    ...blocks.map((content) => lower(userMessage, { role: 'user', content })),
     lower(block),
     lower({ role: 'system', content: 'You are' }, block, block),
-    lower(asking, { role: 'assistant', content: EMPTY }),
-    lower(asking, { role: 'user', content: null }),
-    lower(asking, { role: 'tool', tool_call_id: 'a', content: EMPTY }),
+    lower(userMessage, { role: 'assistant', content: EMPTY }),
+    lower(userMessage, { role: 'user', content: null }),
+    lower(userMessage, { role: 'tool', tool_call_id: 'a', content: EMPTY }),
   ])
     t.equal(removeVolatileMessage(request), request)
-  const request = lower(asking, block)
-  t.equal(removeVolatileMessage(request, []), request, 'nor is it changed without patterns')
+  const request = lower(userMessage, block)
+  t.equal(removeVolatileMessage(request, []), request, 'no block is removed without patterns')
 })

@@ -8,7 +8,7 @@ import {
   CompletionStreamWriter,
 } from '../../../../../src/proxy/dialects/completions/response.ts'
 
-const identity = { turnId: 'T', createdS: 5, model: 'asked' }
+const identity = { turnId: 'T', createdS: 5, model: 'requested' }
 const entry = (token: string, logprob: number) => ({
   token,
   logprob,
@@ -48,10 +48,10 @@ t.test('fields that turns cannot represent are rejected', async (t) => {
 })
 
 t.test('logprobs are arranged as parallel lists with offsets into the text', async (t) => {
-  const fold = new CompletionBuilder()
-  for (const event of events) fold.add(event)
+  const builder = new CompletionBuilder()
+  for (const event of events) builder.add(event)
   const responseOptions = { logprobs: true, tokenIds: true, reasoning: false, streamUsage: false }
-  t.same(JSON.parse(JSON.stringify(buildTextCompletion(identity, responseOptions, fold))), {
+  t.same(JSON.parse(JSON.stringify(buildTextCompletion(identity, responseOptions, builder))), {
     id: 'cmpl-T',
     object: 'text_completion',
     created: 5,

@@ -1,6 +1,4 @@
-/**
- * Gemini's generateContent: its parser, its serializer, and that the parser reads the serializer's output.
- */
+/** Gemini's generateContent: its parser, its serializer, and the round trip through both. */
 import fc from 'fast-check'
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
@@ -20,9 +18,9 @@ import {
   GeminiStreamWriter,
 } from '../../../../../src/proxy/dialects/gemini/response.ts'
 
-const CALL = { model: 'm', stream: false }
+const URL_PARAMS = { model: 'm', stream: false }
 const contents = [{ role: 'user', parts: [{ text: 'go' }] }]
-const lower = (body: object) => lowerGeminiRequest({ contents, ...body }, CALL)
+const lower = (body: object) => lowerGeminiRequest({ contents, ...body }, URL_PARAMS)
 const getMessages = (some: object[]) => lower({ contents: some }).body.messages as ChatMessage[] | undefined
 
 t.test('a null member of a part is not set', async (t) => {
@@ -234,8 +232,8 @@ t.test('a token count accepts contents, or a complete request', async (t) => {
   t.match(lowerGeminiCount({ contents }, 'm'), { messages: [{ content: 'go' }] })
 })
 
-const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
-const createWishes = (reasoning: boolean) => ({
+const identity = { turnId: 'ab-cd', createdS: 5, model: 'requested' }
+const createResponseOptions = (reasoning: boolean) => ({
   logprobs: false,
   tokenIds: false,
   reasoning,
@@ -244,14 +242,14 @@ const createWishes = (reasoning: boolean) => ({
 const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 const end: GenerationEnd = { type: 'end', finishReason: 'stop' }
 
-type Answer = {
+type GeminiResponse = {
   candidates: [{ content: { parts: Record<string, unknown>[]; role: string }; finishReason?: string }]
 }
 
-function createResponse(events: readonly GenerationEvent[], reasoning: boolean): Answer {
-  const fold = new CompletionBuilder()
-  for (const event of events) fold.add(event)
-  return JSON.parse(JSON.stringify(buildGeminiResponse(identity, createWishes(reasoning), fold)))
+function createResponse(events: readonly GenerationEvent[], reasoning: boolean): GeminiResponse {
+  const builder = new CompletionBuilder()
+  for (const event of events) builder.add(event)
+  return JSON.parse(JSON.stringify(buildGeminiResponse(identity, createResponseOptions(reasoning), builder)))
 }
 
 /** @param sizes the number of events in each batch */
@@ -260,10 +258,10 @@ function write(
   reasoning: boolean,
   sizes: readonly number[],
   isSse: boolean,
-): Answer[] {
+): GeminiResponse[] {
   const writer = new GeminiStreamWriter(
     identity,
-    createWishes(reasoning),
+    createResponseOptions(reasoning),
     isSse ? undefined : new ArrayFrame(),
   )
   let text = ''
@@ -297,34 +295,34 @@ t.test(
       fc.boolean(),
       fc.boolean(),
       (deltas, sizes, isSse, shown) => {
-        // Engines number tool calls in the order in which they begin.
-        const begun = [
+        // Engines number tool calls in the order in which they start.
+        const startOrder = [
           ...new Set(deltas.flatMap(({ toolCalls }) => (toolCalls ?? []).map(({ index }) => index))),
         ]
         const ordered = deltas.map((one) => ({
           ...one,
           ...(one.toolCalls && {
-            toolCalls: one.toolCalls.map((call) => ({ ...call, index: begun.indexOf(call.index) })),
+            toolCalls: one.toolCalls.map((call) => ({ ...call, index: startOrder.indexOf(call.index) })),
           }),
         }))
         const events = [start, ...ordered, end]
-        const fold = new CompletionBuilder()
-        for (const event of events) fold.add(event)
-        const content = fold.content ?? ''
-        const hasPart = content !== '' || fold.toolCalls.length > 0
+        const builder = new CompletionBuilder()
+        for (const event of events) builder.add(event)
+        const content = builder.content ?? ''
+        const hasPart = content !== '' || builder.toolCalls.length > 0
         const expected = {
-          content: content === '' && fold.toolCalls.length > 0 ? null : content,
+          content: content === '' && builder.toolCalls.length > 0 ? null : content,
           // Hidden reasoning at the end has no following part whose signature could contain it.
-          reasoning: (shown || hasPart) && fold.reasoning ? fold.reasoning : undefined,
-          calls: fold.toolCalls.map(({ id, function: { name } }) => ({ id, name })),
+          reasoning: (shown || hasPart) && builder.reasoning ? builder.reasoning : undefined,
+          calls: builder.toolCalls.map(({ id, function: { name } }) => ({ id, name })),
         }
         const streamed = write(events, shown, sizes, isSse)
         const last = streamed.at(-1)!.candidates[0]
         if (last.finishReason !== 'STOP') throw new Error('no finish reason')
         for (const responses of [streamed, [createResponse(events, shown)]]) {
           const echo = responses.map((response) => response.candidates[0].content)
-          const answered = { role: 'user', parts: [{ text: 'next' }] }
-          const restored = getMessages([...contents, ...echo, answered])?.[1] as unknown as Record<
+          const nextMessage = { role: 'user', parts: [{ text: 'next' }] }
+          const restored = getMessages([...contents, ...echo, nextMessage])?.[1] as unknown as Record<
             string,
             unknown
           >
@@ -491,7 +489,7 @@ t.test('some of the functions may be allowed, and an unknown mode is an error', 
   t.throws(() => choose(unknown), { code: 'invalid_request', param: `${param}.allowedFunctionNames` })
 })
 
-t.test('a tool choice without tools is removed, and one that requires a call is an error', async (t) => {
+t.test('a tool choice without tools is removed, and one that requires a tool call is an error', async (t) => {
   const param = 'toolConfig.functionCallingConfig'
   for (const tools of [[{ googleSearch: {} }], []]) {
     const choose = (mode: string) => lower({ tools, toolConfig: { functionCallingConfig: { mode } } }).body
@@ -500,7 +498,7 @@ t.test('a tool choice without tools is removed, and one that requires a call is 
   }
 })
 
-t.test('null means "not set", a single part needs no list, and an empty part says nothing', async (t) => {
+t.test('null means "not set", a single part needs no list, and an empty part is ignored', async (t) => {
   const restored = getMessages([
     { role: 'user', parts: { text: 'go' } },
     { role: 'model', parts: [{ functionCall: { id: null, name: 'f', args: { a: null } }, text: null }, {}] },

@@ -160,8 +160,8 @@ t.test('arguments that were not a JSON object are restored as the model wrote th
   t.match(createConversation([...hi, { role: 'assistant', content }, ...hi]), {
     1: { tool_calls: [{ function: { arguments: '{"x": 1' } }] },
   })
-  const honest = [{ type: 'tool_use', id: 'a', name: 'f', input: { INVALID_JSON: 1 } }]
-  t.match(createConversation([...hi, { role: 'assistant', content: honest }, ...hi]), {
+  const valid = [{ type: 'tool_use', id: 'a', name: 'f', input: { INVALID_JSON: 1 } }]
+  t.match(createConversation([...hi, { role: 'assistant', content: valid }, ...hi]), {
     1: { tool_calls: [{ function: { arguments: '{"INVALID_JSON":1}' } }] },
   })
 })
@@ -278,28 +278,28 @@ t.test('thinking and effort are passed to chat templates that support them', asy
 t.test('thinking is sent unless the agent declines it', async (t) => {
   const responseOptions = (thinking?: object) =>
     lowerMessagesRequest({ ...requestBody, messages: hi, thinking }).responseOptions
-  const shows = (thinking?: object) => responseOptions(thinking).reasoning
+  const showsThinking = (thinking?: object) => responseOptions(thinking).reasoning
   const sealed = responseOptions({ type: 'adaptive', display: 'omitted' })
   t.match(sealed, { reasoning: false, sealedReasoning: true })
   t.notOk(responseOptions({ type: 'disabled', display: 'omitted' }).sealedReasoning)
-  t.equal(shows({ type: 'adaptive' }), true)
-  t.equal(shows({ type: 'adaptive', display: 'summarized' }), true)
-  t.equal(shows({ type: 'enabled', budget_tokens: 1024, display: 'omitted' }), false)
-  t.equal(shows({ type: 'disabled' }), false)
+  t.equal(showsThinking({ type: 'adaptive' }), true)
+  t.equal(showsThinking({ type: 'adaptive', display: 'summarized' }), true)
+  t.equal(showsThinking({ type: 'enabled', budget_tokens: 1024, display: 'omitted' }), false)
+  t.equal(showsThinking({ type: 'disabled' }), false)
 })
 
 t.test('a schema for the output is converted', async (t) => {
   const format = { type: 'json_schema', schema: { type: 'object' } }
-  const wanted = {
+  const expected = {
     type: 'json_schema',
     json_schema: { name: 'output', schema: { type: 'object' }, strict: true },
   }
-  t.same(lower({ output_config: { format } }).response_format, wanted)
-  t.same(lower({ output_format: format }).response_format, wanted)
+  t.same(lower({ output_config: { format } }).response_format, expected)
+  t.same(lower({ output_format: format }).response_format, expected)
 })
 
 t.test("Anthropic's own fields are recorded, an engine's own are sent to the engine", async (t) => {
-  const anthropics = {
+  const anthropicFields = {
     metadata: { user_id: '{"device_id":"d","session_id":"s"}' },
     context_management: { edits: [{ type: 'clear_thinking_20251015', keep: 'all' }] },
     output_config: { effort: 'medium' },
@@ -310,11 +310,11 @@ t.test("Anthropic's own fields are recorded, an engine's own are sent to the eng
   const { body, annotations } = lowerMessagesRequest({
     ...requestBody,
     messages: hi,
-    ...anthropics,
+    ...anthropicFields,
     repetition_penalty: 1.1,
     some_future_field: [1],
   })
-  t.same(annotations, { request_fields: anthropics })
+  t.same(annotations, { request_fields: anthropicFields })
   t.same(body, {
     ...requestBody,
     messages: hi,

@@ -14,7 +14,7 @@ import { lowerMessagesRequest } from '../../../../../src/proxy/dialects/messages
 import { buildMessage } from '../../../../../src/proxy/dialects/messages/response.ts'
 import { MessagesStreamWriter } from '../../../../../src/proxy/dialects/messages/stream.ts'
 
-const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
+const identity = { turnId: 'ab-cd', createdS: 5, model: 'requested' }
 const responseOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
 const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 const end: GenerationEnd = {
@@ -24,9 +24,9 @@ const end: GenerationEnd = {
 }
 
 function createResponse(events: readonly GenerationEvent[], reasoning = true): Message {
-  const fold = new CompletionBuilder()
-  for (const event of events) fold.add(event)
-  return JSON.parse(JSON.stringify(buildMessage(identity, { ...responseOptions, reasoning }, fold)))
+  const builder = new CompletionBuilder()
+  for (const event of events) builder.add(event)
+  return JSON.parse(JSON.stringify(buildMessage(identity, { ...responseOptions, reasoning }, builder)))
 }
 
 /** Returns the events of a stream as name and data, and asserts that the name equals the type in the data. */
@@ -149,9 +149,9 @@ t.test('reasoning that the agent declines is omitted', async (t) => {
 
 t.test('hidden reasoning is sent in a signature, and restored from it', async (t) => {
   const sealing = { ...responseOptions, reasoning: false, sealedReasoning: true }
-  const fold = new CompletionBuilder()
-  for (const event of callEvents) fold.add(event)
-  const { content } = buildMessage(identity, sealing, fold) as Message
+  const builder = new CompletionBuilder()
+  for (const event of callEvents) builder.add(event)
+  const { content } = buildMessage(identity, sealing, builder) as Message
   t.match(content[0], { type: 'thinking', thinking: '', signature: /^llm-proxy:/ })
   const read = await readBySdk(new MessagesStreamWriter(identity, sealing).write(callEvents), 64)
   t.same(read.content[0], content[0])
@@ -292,8 +292,8 @@ const anyResponse: fc.Arbitrary<AnyResponse> = fc.record({
   between: fc.constantFrom('', '\n', ' and '),
 })
 
-/** A response as deltas of one character each. */
-function inCharacters({ reasoning, content, calls, between }: AnyResponse): GenerationDelta[] {
+/** Splits a response into deltas of one character each. */
+function splitIntoCharacters({ reasoning, content, calls, between }: AnyResponse): GenerationDelta[] {
   const deltas: GenerationDelta[] = []
   for (const character of reasoning) deltas.push({ type: 'delta', reasoning: character })
   for (const character of content) deltas.push({ type: 'delta', content: character })
@@ -325,7 +325,7 @@ function merge(deltas: readonly GenerationDelta[], joins: readonly boolean[]): G
   return result
 }
 
-/** A client's own merge, independent of the code under test. */
+/** Merges events as a client does, independent of the code under test. */
 function mergeEvents(events: ReturnType<typeof readEvents>) {
   const blocks: { type: string; text: string; name?: string }[] = []
   let open = -1
@@ -359,7 +359,7 @@ t.test('a stream with any chunks and batches has the content of the complete res
   const joins = fc.array(fc.boolean(), { minLength: 1, maxLength: 7 })
   fc.assert(
     fc.property(anyResponse, joins, fc.nat(), (response, joins, seed) => {
-      const deltas = merge(inCharacters(response), joins)
+      const deltas = merge(splitIntoCharacters(response), joins)
       const events: GenerationEvent[] = [start, ...deltas, end]
       const writer = new MessagesStreamWriter(identity, responseOptions)
       const cut = seed % events.length

@@ -11,12 +11,12 @@ import {
 /**
  * Returns the input that the agent receives for these arguments, and the arguments restored from its echo.
  */
-function thereAndBack(chunks: readonly string[]): { input: string; pieces: string; echo: string } {
+function roundTrip(chunks: readonly string[]): { input: string; streamed: string; echo: string } {
   const reader = new FreeformReader()
   const decoded = chunks.map((chunk) => reader.add(chunk)).join('') + reader.end()
   const callId = toFreeformCallId('call_1', reader.isRaw)
   assert.equal(toModelCallId(callId), 'call_1')
-  return { input: reader.input, pieces: decoded, echo: getFreeformArguments(callId, reader.input) }
+  return { input: reader.input, streamed: decoded, echo: getFreeformArguments(callId, reader.input) }
 }
 
 const anyText = fc.string({ unit: 'binary' })
@@ -50,9 +50,9 @@ t.test("the input is the model's text, with any escapes and chunks", async (t) =
       fc.array(fc.nat(), { maxLength: 30 }),
       ({ text, json }, space, other, indices) => {
         const written = `${space}{${other}"input"${space}:${other}"${json}"${other}}${space}`
-        const { input, pieces: chunks, echo } = thereAndBack(cut(written, indices))
+        const { input, streamed, echo } = roundTrip(cut(written, indices))
         assert.equal(input, text)
-        assert.equal(chunks, text)
+        assert.equal(streamed, text)
         assert.deepEqual(JSON.parse(echo), JSON.parse(written))
       },
     ),
@@ -78,15 +78,15 @@ t.test("arguments of another form reach the agent unchanged, and its echo is the
     '{"in put":"x"}',
   ]) {
     for (const chunks of [[written], [...written]]) {
-      t.same(thereAndBack(chunks), { input: written, pieces: written, echo: written })
+      t.same(roundTrip(chunks), { input: written, streamed: written, echo: written })
     }
   }
 })
 
 t.test('a truncated input keeps its received part', async (t) => {
-  t.equal(thereAndBack(['{"input": "abc']).input, 'abc')
-  t.equal(thereAndBack(['{"input": "abc\\']).input, 'abc\\')
-  t.equal(thereAndBack(['{"input": "a\\q\\uzzzz"}']).input, 'aquzzzz', 'invalid escapes')
+  t.equal(roundTrip(['{"input": "abc']).input, 'abc')
+  t.equal(roundTrip(['{"input": "abc\\']).input, 'abc\\')
+  t.equal(roundTrip(['{"input": "a\\q\\uzzzz"}']).input, 'aquzzzz', 'invalid escapes')
 })
 
 t.test('an input is never split within a character', async (t) => {

@@ -440,23 +440,26 @@ t.test('every reasoning effort is forwarded unchanged', async (t) => {
 })
 
 t.test('items that name another turn belong to another response', async (t) => {
-  const [lost, next] = ['11111111-2222-4333-8444-555555555555', '11111111-2222-4333-8444-666666666666']
+  const [earlier, later] = ['11111111-2222-4333-8444-555555555555', '11111111-2222-4333-8444-666666666666']
   const reasoning = (id: string, text: string) => ({
     type: 'reasoning',
     id,
     summary: [{ type: 'summary_text', text }],
   })
   const call = { type: 'function_call', call_id: 'c', name: 'f', arguments: '{}' }
-  const wanted = [
-    { role: 'assistant', content: null, reasoning_content: 'lost' },
-    { role: 'assistant', content: null, reasoning_content: 'kept', tool_calls: [{ id: 'c' }] },
+  const expected = [
+    { role: 'assistant', content: null, reasoning_content: 'earlier' },
+    { role: 'assistant', content: null, reasoning_content: 'later', tool_calls: [{ id: 'c' }] },
   ]
-  t.match(getMessages(reasoning(`rs_${lost}_0`, 'lost'), reasoning(`rs_${next}_0`, 'kept'), call), wanted)
-  const one = [{ role: 'assistant', reasoning_content: 'lostkept', tool_calls: [{ id: 'c' }] }]
+  t.match(
+    getMessages(reasoning(`rs_${earlier}_0`, 'earlier'), reasoning(`rs_${later}_0`, 'later'), call),
+    expected,
+  )
+  const one = [{ role: 'assistant', reasoning_content: 'earlierlater', tool_calls: [{ id: 'c' }] }]
   for (const [a, b] of [
-    [`rs_${lost}_0`, `rs_${lost}_1`],
+    [`rs_${earlier}_0`, `rs_${earlier}_1`],
     ['rs_68a1', 'rs_68a2'],
     ['rs_a_0', 'rs_b_0'],
   ])
-    t.match(getMessages(reasoning(a!, 'lost'), reasoning(b!, 'kept'), call), one, `${a} and ${b}`)
+    t.match(getMessages(reasoning(a!, 'earlier'), reasoning(b!, 'later'), call), one, `${a} and ${b}`)
 })

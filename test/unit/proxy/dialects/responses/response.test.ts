@@ -14,7 +14,7 @@ import { checkResponsesRequest, type InputItem } from '../../../../../src/proxy/
 import { ResponsesStreamWriter } from '../../../../../src/proxy/dialects/responses/stream.ts'
 import { limitRuns } from '../../../../helpers/tier.ts'
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
+// biome-ignore lint/suspicious/noExplicitAny: tests read responses of any shape
 type Json = any
 
 const usage = {
@@ -35,12 +35,12 @@ const TOOLS = [
 ]
 
 function createFrame(fields: object = {}): ResponseFrame {
-  const request = checkResponsesRequest({ model: 'asked', input: 'hi', tools: TOOLS, ...fields })
+  const request = checkResponsesRequest({ model: 'requested', input: 'hi', tools: TOOLS, ...fields })
   const items = [{ role: 'user', content: 'hi' }] as InputItem[]
   const { lowered, annotation, wireTools } = lowerResponsesRequest(request, [], items)
   const { responseOptions, body: params } = lowered
   return {
-    identity: { turnId: 'T', createdS: 5, endedS: 7, model: 'asked' },
+    identity: { turnId: 'T', createdS: 5, endedS: 7, model: 'requested' },
     responseOptions,
     annotation,
     wireTools,
@@ -52,9 +52,9 @@ function createFrame(fields: object = {}): ResponseFrame {
 }
 
 function foldEvents(events: readonly GenerationEvent[]): CompletionBuilder {
-  const fold = new CompletionBuilder()
-  for (const event of events) fold.add(event)
-  return fold
+  const builder = new CompletionBuilder()
+  for (const event of events) builder.add(event)
+  return builder
 }
 
 const createCompleteResponse = (events: readonly GenerationEvent[], frame = createFrame()): Json =>
@@ -80,7 +80,7 @@ const stream = (events: readonly GenerationEvent[], frame = createFrame()): Json
   readEvents(new ResponsesStreamWriter(frame).write(events))
 
 /** Returns the response that the official client reads from the events. */
-async function accumulated(events: readonly Json[]): Promise<Json> {
+async function readBySdk(events: readonly Json[]): Promise<Json> {
   const lines = events.map((event) => `${JSON.stringify(event)}\n`).join('')
   const bytes = new Blob([lines]).stream()
   const final = await ResponseStream.fromReadableStream(bytes as unknown as ReadableStream).finalResponse()
@@ -314,7 +314,7 @@ t.test('a truncated response is incomplete, and so is its last item', async (t) 
 t.test('a response without text is an empty message', async (t) => {
   const response = createCompleteResponse([start, { type: 'delta', tokenIds: [1] }, stop])
   t.match(response.output, [{ type: 'message', content: [{ text: '' }] }])
-  t.same((await accumulated(stream([start, stop]))).output, response.output)
+  t.same((await readBySdk(stream([start, stop]))).output, response.output)
 })
 
 t.test('a failure after the first event is reported in the form of the API', async (t) => {
@@ -413,7 +413,7 @@ t.test(
         const events = [start, ...merge(toDeltas(completion), merged), end]
         const response = createCompleteResponse(events)
         const sent = stream(events)
-        const final = await accumulated(sent)
+        const final = await readBySdk(sent)
         assert.deepEqual(final.output, response.output)
         assert.equal(final.status, response.status)
       }),
@@ -427,25 +427,27 @@ t.test("the echo of a response is the model's message", async (t) => {
   fc.assert(
     fc.property(anyCompletion, (completion) => {
       const events = [start, ...toDeltas(completion), stop]
-      const fold = foldEvents(events)
+      const builder = foldEvents(events)
       const { messages } = lowerItems(createCompleteResponse(events).output)
       const { content, reasoning_content, tool_calls } = (messages[0] ?? {}) as Json
       assert.equal(messages.length, 1)
-      assert.equal(content ?? '', fold.content ?? '')
-      assert.equal(reasoning_content, fold.reasoning ?? undefined)
-      for (const [index, call] of fold.toolCalls.entries()) {
+      assert.equal(content ?? '', builder.content ?? '')
+      assert.equal(reasoning_content, builder.reasoning ?? undefined)
+      for (const [index, call] of builder.toolCalls.entries()) {
         const echo = tool_calls[index]
         assert.equal(echo.id, call.id)
         assert.equal(echo.function.name, call.function.name)
-        sameArguments(echo.function.arguments, call.function.arguments)
+        assertSameArguments(echo.function.arguments, call.function.arguments)
       }
     }),
   )
   t.pass('for any completion')
 })
 
-/** Spacing and escapes may differ, as in the echo of any client. */
-function sameArguments(echo: string, original: string): void {
+/**
+ * Asserts that arguments are equal, except for spacing and escapes, which clients may change in their echo.
+ */
+function assertSameArguments(echo: string, original: string): void {
   let parsed: unknown
   try {
     parsed = JSON.parse(original)

@@ -2,7 +2,7 @@ import t from 'tap'
 import { Dispatcher, type DispatcherOptions } from '../../../../../src/proxy/engines/dispatch/dispatcher.ts'
 import type { Member } from '../../../../../src/proxy/engines/dispatch/placement.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
-import { listingLogger } from '../../../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../../../helpers/listing-logger.ts'
 
 const WAIT_MS = 30_000
 const member = (id: string, maxConcurrency = 1): Member => ({
@@ -12,7 +12,7 @@ const member = (id: string, maxConcurrency = 1): Member => ({
   draining: false,
   models: [],
 })
-const call = (requestId: string) => ({ requestId, sessionId: `session of ${requestId}` })
+const createRequest = (requestId: string) => ({ requestId, sessionId: `session of ${requestId}` })
 
 function setUp(...setup: (Member | Partial<DispatcherOptions>)[]) {
   const members = setup.filter((one) => 'id' in one)
@@ -28,7 +28,7 @@ function setUp(...setup: (Member | Partial<DispatcherOptions>)[]) {
   })
   for (const one of members) dispatcher.addMember(one)
   const signal = new AbortController().signal
-  const acquire = async (requestId: string) => await dispatcher.acquire(call(requestId), signal)
+  const acquire = async (requestId: string) => await dispatcher.acquire(createRequest(requestId), signal)
   return { clock, dispatcher, acquire }
 }
 
@@ -80,12 +80,12 @@ t.test('a request that waits for a busy member is not subject to the wait limit'
 t.test('an aborted request leaves the queue with the reason of the signal', async (t) => {
   const { dispatcher } = setUp()
   const controller = new AbortController()
-  const waiting = dispatcher.acquire(call('1'), controller.signal)
+  const waiting = dispatcher.acquire(createRequest('1'), controller.signal)
   const reason = new Error('agent left')
   controller.abort(reason)
   await t.rejects(Promise.resolve(waiting), reason)
   t.equal(dispatcher.getStats().waiting, 0)
-  t.throws(() => dispatcher.acquire(call('2'), controller.signal), reason, 'and never enters it')
+  t.throws(() => dispatcher.acquire(createRequest('2'), controller.signal), reason, 'and never enters it')
 })
 
 t.test('the lease of a removed member is void', async (t) => {
@@ -145,7 +145,7 @@ t.test('without a limit a pause defers requests for its whole duration', async (
 })
 
 t.test('the start of a pause, its duration and its end are logged', (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const { clock, dispatcher } = setUp({ logger })
   dispatcher.pause()
   clock.advance(200_000)

@@ -8,13 +8,13 @@ import {
 } from '../../../../../src/proxy/engines/dispatch/engine-health.ts'
 import type { EngineClient } from '../../../../../src/proxy/engines/port/engine-client.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
-import { listTransitions } from '../../../../helpers/listed-transitions.ts'
-import { listingLogger } from '../../../../helpers/listing-logger.ts'
+import { listTransitions } from '../../../../helpers/list-transitions.ts'
+import { createListingLogger } from '../../../../helpers/listing-logger.ts'
 
 const { allowed, forbidden } = listTransitions(ENGINE_HEALTH_TRANSITIONS)
 type State = keyof typeof ENGINE_HEALTH_TRANSITIONS
 
-/** The lines for operators that a transition logs beside `engine_health`. */
+/** The events for operators that a transition logs in addition to `engine_health`. */
 const OPERATOR_EVENTS: Record<string, string[]> = {
   'unchecked asleep': ['engine_unavailable'],
   'unchecked paused': ['engine_unavailable'],
@@ -35,7 +35,7 @@ const OPERATOR_EVENTS: Record<string, string[]> = {
 
 /** Watches an engine whose checks find the state that `enter` sets; the first check waits for it. */
 function setUp() {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const reports: EngineHealthReport[] = []
   const clock = new FakeClock()
   const { promise: firstEntered, resolve: check } = Promise.withResolvers<void>()

@@ -5,11 +5,11 @@ import type { EngineClient } from '../../../../../src/proxy/engines/port/engine-
 import { chatRequest, collect, noAbort } from '../../../../conformance/engine-client.ts'
 import { pull } from '../../../../helpers/event-stream.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
-import { listingLogger } from '../../../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../../../helpers/listing-logger.ts'
 
 /** Creates a pool with one engine, which serves a request until `finish` is called. */
 async function setUp() {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const { promise: finished, resolve: finish } = Promise.withResolvers<void>()
   const { promise: started, resolve: start } = Promise.withResolvers<void>()
   let closes = 0
@@ -40,7 +40,7 @@ async function setUp() {
   return { backend, engines, engine: engines.list()[0]!, complete, transitions, closes: () => closes }
 }
 
-const FACTS = { weight: 1, modelName: null }
+const SETTINGS = { weight: 1, modelName: null }
 
 t.test(
   'a draining engine serves again when it is registered, and is otherwise closed once idle',
@@ -48,8 +48,8 @@ t.test(
     const { engines, engine, complete, transitions, closes } = await setUp()
     engines.retire(engine)
     engines.retire(engine)
-    engines.renew(engine, FACTS)
-    engines.renew(engine, FACTS)
+    engines.renew(engine, SETTINGS)
+    engines.renew(engine, SETTINGS)
     engines.retire(engine)
     t.equal(engines.size, 1)
     await complete()
@@ -67,7 +67,7 @@ t.test('a removed engine cannot serve again', async (t) => {
   const { engines, engine, complete } = await setUp()
   await complete()
   engines.retire(engine)
-  t.throws(() => engines.renew(engine, FACTS), { code: 'ERR_ASSERTION' })
+  t.throws(() => engines.renew(engine, SETTINGS), { code: 'ERR_ASSERTION' })
   t.equal(engine.state, 'closed')
 })
 

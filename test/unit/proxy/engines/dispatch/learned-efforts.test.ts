@@ -10,7 +10,9 @@ const chat = (effort: string): ChatBody => ({ model: 'm', messages: [], reasonin
 const QWEN = 'Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low'
 const rejection = (message: string) => new ProxyError('engine_rejected', message, { status: 400 })
 
-/** The efforts of a request's attempts at one engine. */
+/**
+ * Creates the effort negotiation of a request; `send` returns the effort of the next attempt at one engine.
+ */
 function negotiate(learned: EffortRegistry, effort: string) {
   const negotiation = new EffortNegotiation(learned, chat(effort))
   return { negotiation, send: () => negotiation.adaptBody('engine')!.reasoning_effort }

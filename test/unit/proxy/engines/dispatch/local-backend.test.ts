@@ -9,7 +9,7 @@ import type { ExpectedTokenizer } from '../../../../../src/proxy/engines/port/ex
 import { chatRequest, collect, noAbort } from '../../../../conformance/engine-client.ts'
 import { type EventStream, pull, push } from '../../../../helpers/event-stream.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
-import { listingLogger } from '../../../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../../../helpers/listing-logger.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
 
 const INTERVAL_MS = 5_000
@@ -348,22 +348,22 @@ t.test('an engine is unhealthy after three consecutive silent checks, not after 
 t.test("an engine that responds while the proxy's event loop is busy stays healthy", async (t) => {
   const { clients, backend, clock, settle } = setUp('a')
   await settle()
-  let answerCheck = () => {}
+  let completeCheck = () => {}
   clients[0]!.health = () =>
     new Promise((resolve) => {
-      answerCheck = () => resolve({ models: [{ id: 'qwen' }] })
+      completeCheck = () => resolve({ models: [{ id: 'qwen' }] })
     })
   for (let check = 0; check < 3; check += 1) {
     clock.advance(INTERVAL_MS) // The check starts,
     clock.stall(20_000) // its response arrives while no code reads it,
-    answerCheck() // and is read long after the timeout.
+    completeCheck() // and is read long after the timeout.
     await settle()
   }
   t.ok(backend.getStatus().members[0]!.healthy)
 })
 
 t.test("an engine's failure and its recovery are logged once each", async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const { clients, serve, clock, settle } = setUpWith(logger, 'a', 'b')
   await settle()
   clients[0]!.failure = unreachable
@@ -398,7 +398,7 @@ t.test('weight versions of health checks are used if the response has none', asy
 })
 
 /** Creates a client of an engine that reported v1; `report` completes the waiting checks. */
-async function reportedOnce() {
+async function setUpReporting() {
   const { clients, serve, backend, clock, settle } = setUp('a')
   const client = clients[0]!
   let waiting: ((health: EngineHealth) => void)[] = []
@@ -420,7 +420,7 @@ async function reportedOnce() {
 }
 
 t.test('an engine that does not respond to a new check has no version until it reports one', async (t) => {
-  const { backend, clock, settle, report, versions } = await reportedOnce()
+  const { backend, clock, settle, report, versions } = await setUpReporting()
   t.same(await versions(), ['v1', 'v1'])
   backend.pause()
   const resumed = backend.resume()
@@ -436,7 +436,7 @@ t.test('an engine that does not respond to a new check has no version until it r
 })
 
 t.test('a check that started before a change of weights is discarded', async (t) => {
-  const { backend, clock, settle, report, versions } = await reportedOnce()
+  const { backend, clock, settle, report, versions } = await setUpReporting()
   clock.advance(INTERVAL_MS)
   const resumed = backend.resume()
   await report('v1')
@@ -450,7 +450,7 @@ t.test('a check that started before a change of weights is discarded', async (t)
 t.test(
   'a turn during which weights may have changed ends with an unknown version instead of its first one',
   async (t) => {
-    const { backend, report, settle } = await reportedOnce()
+    const { backend, report, settle } = await setUpReporting()
     const events = pull(backend, chatRequest({}), noAbort)[Symbol.asyncIterator]()
     t.match((await events.next()).value, [{ type: 'start', weightVersion: 'v1' }])
     const refreshed = backend.refresh()
@@ -462,8 +462,8 @@ t.test(
 )
 
 /** Returns the versions of a complete response if `meanwhile` runs before it arrives. */
-async function completeResponse(version: string | undefined, meanwhile: (engine: Toldness) => unknown) {
-  const engine = await reportedOnce()
+async function getVersions(version: string | undefined, meanwhile: (engine: ReportingEngine) => unknown) {
+  const engine = await setUpReporting()
   const { client, backend } = engine
   const { promise: over, resolve } = Promise.withResolvers<void>()
   client.script = async function* () {
@@ -478,38 +478,38 @@ async function completeResponse(version: string | undefined, meanwhile: (engine:
   return (await response).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
 }
 
-type Toldness = Awaited<ReturnType<typeof reportedOnce>>
+type ReportingEngine = Awaited<ReturnType<typeof setUpReporting>>
 
 t.test('a complete response began with the weights at the time of its request', async (t) => {
-  const noticed = async ({ clock, report }: Toldness) => {
+  const detected = async ({ clock, report }: ReportingEngine) => {
     clock.advance(INTERVAL_MS)
     await report('v2')
   }
-  const announced = async ({ backend, report, settle }: Toldness) => {
+  const announced = async ({ backend, report, settle }: ReportingEngine) => {
     void backend.refresh()
     await settle()
     await report('v2')
   }
-  const unknown = async ({ backend, settle }: Toldness) => {
+  const unknown = async ({ backend, settle }: ReportingEngine) => {
     void backend.refresh()
     await settle()
   }
-  t.same(await completeResponse(undefined, () => {}), ['v1', 'v1'])
-  t.same(await completeResponse(undefined, noticed), ['v1', 'v2'])
-  t.same(await completeResponse(undefined, announced), ['v1', 'v2'])
-  t.same(await completeResponse(undefined, unknown), ['v1', null], 'and ended with unknown weights')
+  t.same(await getVersions(undefined, () => {}), ['v1', 'v1'])
+  t.same(await getVersions(undefined, detected), ['v1', 'v2'])
+  t.same(await getVersions(undefined, announced), ['v1', 'v2'])
+  t.same(await getVersions(undefined, unknown), ['v1', null], 'and ended with unknown weights')
   t.same(
-    await completeResponse('v2', announced),
+    await getVersions('v2', announced),
     ['v1', 'v2'],
     'also if the engine reports the version of the end',
   )
-  t.same(await completeResponse('v2', noticed), ['v1', 'v2'], 'and no change was announced')
-  t.same(await completeResponse('v2', () => {}), ['v1', 'v2'], 'nor has a check detected it yet')
+  t.same(await getVersions('v2', detected), ['v1', 'v2'], 'and no change was announced')
+  t.same(await getVersions('v2', () => {}), ['v1', 'v2'], 'nor has a check detected it yet')
 })
 
 for (const failure of [unreachable, lost])
   t.test(`an engine that failed with ${failure().code} may return with other weights`, async (t) => {
-    const { client, settle, report, clock, backend, versions } = await reportedOnce()
+    const { client, settle, report, clock, backend, versions } = await setUpReporting()
     client.failure = failure
     const over = new AbortController()
     const failed = t.rejects(pull(backend, chatRequest({}), over.signal)[Symbol.asyncIterator]().next())
@@ -518,10 +518,10 @@ for (const failure of [unreachable, lost])
     over.abort()
     await failed
     client.failure = undefined
-    // A lost engine has already been checked.
+    // A dropped connection has already caused a check.
     if (failure === unreachable) clock.advance(INTERVAL_MS)
     await settle()
-    // A request is tried twice, and each loss causes one more check of the engine.
+    // The backend sends a request twice, and each dropped connection causes one more check of the engine.
     await report('v0')
     await report('v0')
     t.same(await versions(), ['v0', 'v0'])

@@ -62,36 +62,32 @@ t.test('a member is clearly more loaded than another', (t) => {
 })
 
 t.test('the least loaded member is selected', (t) => {
-  t.equal(findLeastLoaded([]), undefined, 'is undefined when there is none')
-  t.equal(
-    findLeastLoaded([member('a', 2, 4), member('b', 3, 8)])?.id,
-    'b',
-    'is measured relative to its limit',
-  )
+  t.equal(findLeastLoaded([]), undefined, 'none without members')
+  t.equal(findLeastLoaded([member('a', 2, 4), member('b', 3, 8)])?.id, 'b', 'relative to its limit')
   t.equal(
     findLeastLoaded([member('a', 1, 4, { sessions: 5 }), member('b', 1, 4, { sessions: 2 })])?.id,
     'b',
-    'is, among equals, the one with fewer sessions',
+    'among equals, the one with fewer sessions',
   )
   t.equal(
     findLeastLoaded([member('a', 1, 4, { lastStart: 7 }), member('b', 1, 4, { lastStart: 3 })])?.id,
     'b',
-    'is, with equal sessions, the one that started a request longest ago',
+    'with equal sessions, the one that started a request longest ago',
   )
   t.equal(
     findLeastLoaded([member('a', 1, 4), member('b', 1, 4)])?.id,
     'a',
-    'is, among identical ones, the older one',
+    'among identical ones, the older one',
   )
   t.equal(
     findLeastLoaded([member('a', 0, 8, { busyElsewhere: 5 }), member('b', 4, 8)])?.id,
     'b',
-    'is measured by its requests of other proxies too',
+    'including its requests of other proxies',
   )
   t.end()
 })
 
-t.test('candidates for a request are selected', (t) => {
+t.test('candidates for a request', (t) => {
   const qwen = member('qwen', 0, 1, { models: ['qwen'] })
   const llama = member('llama', 0, 1, { models: ['llama'] })
   const any = member('any', 0, 1)

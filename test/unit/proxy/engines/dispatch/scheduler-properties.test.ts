@@ -21,38 +21,38 @@ const WAIT_MS = 100
 class Model {
   readonly scheduler = new Scheduler({ queueLimit: QUEUE_LIMIT, waitMs: WAIT_MS })
   readonly waiting = new Map<string, QueuedRequest>()
-  readonly running = new Map<string, { call: QueuedRequest; memberId: string }>()
+  readonly running = new Map<string, { request: QueuedRequest; memberId: string }>()
   readonly homes = new Map<string, string>()
   readonly released = new Set<string>()
   readonly finished = new Set<string>()
   nowMs = 0
-  #calls = 0
+  #requestCount = 0
 
   submit(sessionId: string, model: string | undefined, avoid: string[]): void {
-    this.#calls += 1
-    const call = { requestId: `call ${this.#calls}`, sessionId, model, avoid }
-    const expected = this.#expectedMember(call)
-    const submission = this.scheduler.submit(call, this.nowMs)
+    this.#requestCount += 1
+    const request = { requestId: `request ${this.#requestCount}`, sessionId, model, avoid }
+    const expected = this.#expectedMember(request)
+    const submission = this.scheduler.submit(request, this.nowMs)
     const memberId = submission.outcome === 'assigned' ? submission.memberId : undefined
-    if (memberId !== expected) throw new Error(`${call.requestId} went to ${memberId}, not to ${expected}`)
-    if (memberId !== undefined) this.#run(call, memberId)
-    else if (submission.outcome === 'waiting') this.waiting.set(call.requestId, call)
+    if (memberId !== expected) throw new Error(`${request.requestId} went to ${memberId}, not to ${expected}`)
+    if (memberId !== undefined) this.#run(request, memberId)
+    else if (submission.outcome === 'waiting') this.waiting.set(request.requestId, request)
     else if (this.waiting.size < QUEUE_LIMIT) throw new Error('rejected although the queue has room')
   }
 
   /** Applies the assignments of a change, and checks that no request was overtaken. */
   accept(assignments: Assignment[]): void {
     for (const { requestId, memberId } of assignments) {
-      const call = this.waiting.get(requestId)
-      if (call === undefined) throw new Error(`${requestId} was assigned without waiting`)
+      const request = this.waiting.get(requestId)
+      if (request === undefined) throw new Error(`${requestId} was assigned without waiting`)
       for (const older of this.waiting.values()) {
-        if (older === call) break
-        const alike = older.model === call.model && `${older.avoid}` === `${call.avoid}`
-        if (alike && !this.homes.has(older.sessionId))
+        if (older === request) break
+        const isAlike = older.model === request.model && `${older.avoid}` === `${request.avoid}`
+        if (isAlike && !this.homes.has(older.sessionId))
           throw new Error(`${requestId} overtook ${older.requestId}`)
       }
       this.waiting.delete(requestId)
-      this.#run(call, memberId, !this.released.has(requestId))
+      this.#run(request, memberId, !this.released.has(requestId))
     }
   }
 
@@ -85,16 +85,16 @@ class Model {
   releaseSession(sessionId: string): void {
     this.scheduler.releaseSession(sessionId)
     this.homes.delete(sessionId)
-    for (const call of this.waiting.values())
-      if (call.sessionId === sessionId) this.released.add(call.requestId)
+    for (const request of this.waiting.values())
+      if (request.sessionId === sessionId) this.released.add(request.requestId)
   }
 
   expire(byMs: number): void {
     this.nowMs += byMs
     const paused = this.scheduler.getStats().paused
     for (const requestId of this.scheduler.expire(this.nowMs)) {
-      const call = this.waiting.get(requestId)!
-      if (paused || listCandidates(this.members(), call).length > 0)
+      const request = this.waiting.get(requestId)!
+      if (paused || listCandidates(this.members(), request).length > 0)
         throw new Error('expired although it could be served')
       this.waiting.delete(requestId)
     }
@@ -113,34 +113,34 @@ class Model {
       if (served !== member.inFlight)
         throw new Error(`${member.id} counts ${member.inFlight}, serves ${served}`)
     }
-    for (const call of paused ? [] : this.waiting.values()) {
-      const candidates = listCandidates(members, call)
+    for (const request of paused ? [] : this.waiting.values()) {
+      const candidates = listCandidates(members, request)
       if (candidates.length > 0 && candidates.every(hasFreeSlot))
-        throw new Error(`${call.requestId} waits for nothing`)
+        throw new Error(`${request.requestId} waits although all its candidates have free slots`)
     }
   }
 
-  #run(call: QueuedRequest, memberId: string, sticky = true): void {
-    if (this.running.has(call.requestId) || this.finished.has(call.requestId))
+  #run(request: QueuedRequest, memberId: string, hasAffinity = true): void {
+    if (this.running.has(request.requestId) || this.finished.has(request.requestId))
       throw new Error('assigned twice')
     const member = this.members().find(({ id }) => id === memberId)
     if (member === undefined || !member.healthy || member.draining)
       throw new Error(`${memberId} cannot serve`)
     if (member.inFlight > member.maxConcurrency) throw new Error(`${memberId} is above its limit`)
-    this.running.set(call.requestId, { call, memberId })
-    if (sticky) this.homes.set(call.sessionId, memberId)
+    this.running.set(request.requestId, { request, memberId })
+    if (hasAffinity) this.homes.set(request.sessionId, memberId)
   }
 
   /**
-   * Its member unless that is clearly more loaded, else the least loaded one; none while that one is full or
-   * during a pause.
+   * Returns the session's member unless it is clearly more loaded, else the least loaded one; `undefined`
+   * while the chosen one is full, or during a pause.
    */
-  #expectedMember(call: QueuedRequest): string | undefined {
+  #expectedMember(request: QueuedRequest): string | undefined {
     const { members, paused } = this.scheduler.getStats()
-    const candidates = listCandidates(members, call)
+    const candidates = listCandidates(members, request)
     const least = findLeastLoaded(candidates)
     if (paused || least === undefined) return undefined
-    const home = candidates.find(({ id }) => id === this.homes.get(call.sessionId))
+    const home = candidates.find(({ id }) => id === this.homes.get(request.sessionId))
     const target = home !== undefined && !isClearlyMoreLoaded(home, least) ? home : least
     return hasFreeSlot(target) ? target.id : undefined
   }
@@ -192,7 +192,7 @@ const operation = fc.oneof(
   fc.constant((subject: Model) => subject.accept(subject.scheduler.resume())),
 )
 
-t.test('for any events, limits and order are kept, and no request is lost or served twice', (t) => {
+t.test('for any events, limits and order hold, and no request is dropped or served twice', (t) => {
   fc.assert(
     fc.property(fc.array(operation, { maxLength: 120, size: 'max' }), (operations) => {
       const subject = new Model()

@@ -12,12 +12,12 @@ const END = { type: 'end', finishReason: 'stop' } as const
 function stamp(
   batch: readonly GenerationEvent[],
   versions: [string | undefined, string | undefined],
-  forgets = 0,
+  timesForgotten = 0,
 ) {
   const engine = { weightVersion: versions[0], timesForgotten: 0 }
   const stamps = new WeightStamp(engine)
   engine.weightVersion = versions[1]
-  engine.timesForgotten = forgets
+  engine.timesForgotten = timesForgotten
   return stamps.stamp(batch).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
 }
 

@@ -46,18 +46,18 @@ function setUp(limits: AccountLimits = {}) {
     const charge = accounts.charge(name, name.startsWith('agent'), message, reply)
     return { charge, request, message, close: () => response.close() }
   }
-  const call = (session: string, socket: FakeSocket) => sendRequest(`agent ${session}`, socket)
-  return { accounts, sendRequest, call }
+  const sendAgentRequest = (session: string, socket: FakeSocket) => sendRequest(`agent ${session}`, socket)
+  return { accounts, sendRequest, sendAgentRequest }
 }
 
 t.test("above an agent's connection limit, the one that has been idle longest is closed", async (t) => {
-  const { call } = setUp({ connections: 2, completions: 1 })
+  const { sendAgentRequest } = setUp({ connections: 2, completions: 1 })
   const [first, second, third, other] = Array.from({ length: 4 }, () => new FakeSocket())
-  call('a', first!).close()
-  call('a', second!).close()
-  call('b', other!).close()
-  call('a', first!).close()
-  call('a', third!).close()
+  sendAgentRequest('a', first!).close()
+  sendAgentRequest('a', second!).close()
+  sendAgentRequest('b', other!).close()
+  sendAgentRequest('a', first!).close()
+  sendAgentRequest('a', third!).close()
   t.same(
     [first, second, third, other].map((socket) => socket!.destroyed),
     [false, true, false, false],
@@ -65,26 +65,26 @@ t.test("above an agent's connection limit, the one that has been idle longest is
 })
 
 t.test('a connection with a running request stays, and a closed one does not count', async (t) => {
-  const { call } = setUp({ connections: 2, completions: 1 })
+  const { sendAgentRequest } = setUp({ connections: 2, completions: 1 })
   const [first, second, third, fourth] = Array.from({ length: 4 }, () => new FakeSocket())
-  const running = call('a', first!)
-  call('a', second!).close()
-  call('a', third!).close()
+  const running = sendAgentRequest('a', first!)
+  sendAgentRequest('a', second!).close()
+  sendAgentRequest('a', third!).close()
   t.same(
     [first, second, third].map((socket) => socket!.destroyed),
     [false, true, false],
   )
   running.close()
   third!.destroy()
-  call('a', fourth!).close()
+  sendAgentRequest('a', fourth!).close()
   t.notOk(first!.destroyed)
 })
 
 t.test('a connection that a load balancer shares among agents counts for the latest of them', async (t) => {
-  const { accounts, call } = setUp()
+  const { accounts, sendAgentRequest } = setUp()
   const shared = new FakeSocket()
-  for (let agent = 0; agent < 50; agent += 1) call(`a${agent}`, shared).close()
-  t.equal(accounts.count, 1, 'no state is kept of the others')
+  for (let agent = 0; agent < 50; agent += 1) sendAgentRequest(`a${agent}`, shared).close()
+  t.equal(accounts.count, 1, 'the others have no state')
   t.equal(shared.listenerCount('close'), 1)
   shared.destroy()
   t.equal(accounts.count, 0)
@@ -157,14 +157,14 @@ t.test('for any sequence of events, every charge is released', async () => {
       const { accounts, sendRequest } = setUp({ completions: 4, memoryBytes: 100, arrivingBytes: 100 })
       const open: ReturnType<typeof sendRequest>[] = []
       for (const { name, amount, end } of list) {
-        const admitted = sendRequest(name)
-        open.push(admitted)
-        admitted.request.on('error', () => {})
-        admitted.charge.watch(admitted.message)
-        admitted.request.emit('data', Buffer.alloc(amount))
+        const sent = sendRequest(name)
+        open.push(sent)
+        sent.request.on('error', () => {})
+        sent.charge.watch(sent.message)
+        sent.request.emit('data', Buffer.alloc(amount))
         for (const charge of [
-          () => admitted.charge.addCompletions(amount % 5),
-          () => admitted.charge.setMemory(amount),
+          () => sent.charge.addCompletions(amount % 5),
+          () => sent.charge.setMemory(amount),
         ]) {
           try {
             charge()

@@ -23,7 +23,7 @@ t.test('the key of an agent has the documented form, and is the same in every pr
   t.equal(
     keyring.getAgentKey('s'),
     createAgentKey('agent-secret-number-two', 's'),
-    'made with the first secret',
+    'derived from the first secret',
   )
   t.equal(new Keyring(NO_KEYS).getAgentKey('s'), undefined)
 })

@@ -20,7 +20,7 @@ const isComplete: Same<OpenAiField, Listed> = true
 const HELLO = [{ role: 'user', content: 'hi' }]
 
 /** Returns the field for which a body is rejected, or undefined if it is accepted. */
-function rejectedAt(body: object, policy: AgentPolicy = {}): string | undefined {
+function getRejectedField(body: object, policy: AgentPolicy = {}): string | undefined {
   try {
     createAgentPolicy(policy)({ messages: HELLO, ...body } as ChatBody)
     return undefined
@@ -35,8 +35,8 @@ const withPart = (part: object) => ({ messages: [{ role: 'user', content: [part]
 t.test("an agent may set every field of OpenAI's SDK, and every sampling field", async (t) => {
   t.ok(isComplete)
   const fields = { temperature: 1, top_k: 5, min_p: 0.1, repetition_penalty: 1.1, logit_bias: { 5: 1 } }
-  t.equal(rejectedAt(fields), undefined)
-  t.equal(rejectedAt({ chat_template_kwargs: { enable_thinking: false } }), undefined)
+  t.equal(getRejectedField(fields), undefined)
+  t.equal(getRejectedField({ chat_template_kwargs: { enable_thinking: false } }), undefined)
 })
 
 t.test('fields that make engines do more than sample are rejected with their name', async (t) => {
@@ -56,19 +56,19 @@ t.test('fields that make engines do more than sample are rejected with their nam
     documents: [],
     continue_final_message: true,
   }
-  for (const [field, value] of Object.entries(steering)) t.equal(rejectedAt({ [field]: value }), field)
+  for (const [field, value] of Object.entries(steering)) t.equal(getRejectedField({ [field]: value }), field)
   for (const name of ['chat_template', 'tools', 'messages']) {
-    t.equal(rejectedAt({ chat_template_kwargs: { [name]: 'x' } }), `chat_template_kwargs.${name}`)
+    t.equal(getRejectedField({ chat_template_kwargs: { [name]: 'x' } }), `chat_template_kwargs.${name}`)
   }
   t.equal(
-    rejectedAt({ chat_template_kwargs: { thinking: { a: 1 } } }),
+    getRejectedField({ chat_template_kwargs: { thinking: { a: 1 } } }),
     'chat_template_kwargs.thinking',
     'a boolean is not an object',
   )
-  t.equal(rejectedAt({ priority: null }), undefined, 'null requests nothing')
+  t.equal(getRejectedField({ priority: null }), undefined, 'null requests nothing')
 })
 
-t.test('fields that no engine reads are dropped, and the other fields are kept', async (t) => {
+t.test('fields that no engine reads are dropped, and the other fields are retained', async (t) => {
   const restrict = createAgentPolicy({})
   const body = {
     messages: HELLO,
@@ -77,8 +77,8 @@ t.test('fields that no engine reads are dropped, and the other fields are kept',
     access_programs: [],
     session_id: 's',
   }
-  const { body: kept, dropped } = restrict(body as unknown as ChatBody)
-  t.strictSame(kept, { messages: HELLO, temperature: 1 })
+  const { body: restricted, dropped } = restrict(body as unknown as ChatBody)
+  t.strictSame(restricted, { messages: HELLO, temperature: 1 })
   t.strictSame(dropped, { client_metadata: { a: 1 }, access_programs: [], session_id: 's' })
   const plain = { messages: HELLO } as ChatBody
   t.equal(restrict(plain).body, plain, 'the body is not copied needlessly')
@@ -95,16 +95,19 @@ t.test('media are data: URLs, in every field for URLs', async (t) => {
     { type: 'input_audio', input_audio: { data: 'AA==', format: 'wav' } },
     { type: 'file', file: { file_data: 'data:application/pdf;base64,AA==', filename: 'a.pdf' } },
   ]) {
-    t.equal(rejectedAt(withPart(part)), undefined, part.type)
+    t.equal(getRejectedField(withPart(part)), undefined, part.type)
   }
   for (const url of ['http://169.254.169.254/', 'https://x', 'file:///etc/passwd', ' data:,', '', 7, null]) {
     for (const type of ['image_url', 'audio_url', 'video_url']) {
-      t.equal(rejectedAt(withPart({ type, [type]: { url } })), `messages.0.content.0.${type}`)
-      t.equal(rejectedAt(withPart({ type: 'text', text: '', [type]: url })), `messages.0.content.0.${type}`)
+      t.equal(getRejectedField(withPart({ type, [type]: { url } })), `messages.0.content.0.${type}`)
+      t.equal(
+        getRejectedField(withPart({ type: 'text', text: '', [type]: url })),
+        `messages.0.content.0.${type}`,
+      )
     }
   }
   t.equal(
-    rejectedAt(withPart({ type: 'image_url', image_url: { url: data }, uuid: 'u' })),
+    getRejectedField(withPart({ type: 'image_url', image_url: { url: data }, uuid: 'u' })),
     'messages.0.content.0.uuid',
   )
   for (const file of [
@@ -113,19 +116,22 @@ t.test('media are data: URLs, in every field for URLs', async (t) => {
     { file_data: 'AA', file_url: 'http://x' },
     7,
   ]) {
-    t.equal(rejectedAt(withPart({ type: 'file', file })), 'messages.0.content.0.file')
+    t.equal(getRejectedField(withPart({ type: 'file', file })), 'messages.0.content.0.file')
   }
   for (const type of ['image_embeds', 'audio_embeds', 'image_pil', 'input_image', 'unheard_of']) {
-    t.equal(rejectedAt(withPart({ type })), 'messages.0.content.0.type')
+    t.equal(getRejectedField(withPart({ type })), 'messages.0.content.0.type')
   }
 })
 
 t.test('the operator can allow fields by name, all fields, and media from any URL', async (t) => {
-  t.equal(rejectedAt({ priority: 1 }, { agentFields: ['priority'] }), undefined)
-  t.equal(rejectedAt({ lora_path: 'x' }, { agentFields: ['priority'] }), 'lora_path')
-  t.equal(rejectedAt({ lora_path: 'x', chat_template_kwargs: { a: 1 } }, { agentFields: ['*'] }), undefined)
+  t.equal(getRejectedField({ priority: 1 }, { agentFields: ['priority'] }), undefined)
+  t.equal(getRejectedField({ lora_path: 'x' }, { agentFields: ['priority'] }), 'lora_path')
+  t.equal(
+    getRejectedField({ lora_path: 'x', chat_template_kwargs: { a: 1 } }, { agentFields: ['*'] }),
+    undefined,
+  )
   const kwargs = { chat_template_kwargs: { documents: [] } }
-  t.equal(rejectedAt(kwargs, { agentFields: ['chat_template_kwargs.documents'] }), undefined)
+  t.equal(getRejectedField(kwargs, { agentFields: ['chat_template_kwargs.documents'] }), undefined)
   const image = withPart({ type: 'image_url', image_url: { url: 'https://x/y.png' } })
-  t.equal(rejectedAt(image, { agentMedia: 'any' }), undefined)
+  t.equal(getRejectedField(image, { agentMedia: 'any' }), undefined)
 })

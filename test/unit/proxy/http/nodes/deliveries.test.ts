@@ -8,7 +8,7 @@ import {
   type DeliveryOutcome,
 } from '../../../../../src/proxy/http/nodes/deliveries.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
-import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
+import { createFakeNodeCoordination } from '../../../../helpers/fake-node-coordination.ts'
 
 /** A response that a test writes and closes. */
 class FakeResponse extends EventEmitter {
@@ -30,7 +30,7 @@ class FakeResponse extends EventEmitter {
 
 function setUp() {
   const clock = new FakeClock()
-  const shared = fakeSharedRecord({ lease: 1 })
+  const shared = createFakeNodeCoordination({ lease: 1 })
   const deliveries = new Deliveries(shared, clock)
   const outcomes: DeliveryOutcome[] = []
   const watch = (id: string | undefined, sessionId?: string) => {
@@ -47,7 +47,7 @@ function setUp() {
 t.test('a response to a client is delivered when all of it was written', async (t) => {
   const { outcomes, watch, deliveries } = setUp()
   const response = watch(undefined)
-  t.strictSame(response.headers, {}, 'a client is not asked for a report')
+  t.strictSame(response.headers, {}, 'no report is requested from a client')
   response.end(true)
   watch(undefined).end(false)
   t.strictSame(outcomes, ['delivered', 'cut'])
@@ -57,7 +57,7 @@ t.test('a response to a client is delivered when all of it was written', async (
 t.test('a response to a node is delivered when the node reports it', async (t) => {
   const { outcomes, watch, deliveries } = setUp()
   const response = watch('a', 's')
-  t.ok(response.headers[DELIVERY_HEADER], 'the node is told that it must report')
+  t.ok(response.headers[DELIVERY_HEADER], 'the header requests a report from the node')
   response.end(true)
   t.strictSame(outcomes, [], 'a response that reached the node may not have reached the client')
   deliveries.acknowledge(3, 'a', false)

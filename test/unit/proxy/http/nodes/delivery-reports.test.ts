@@ -3,7 +3,7 @@ import t from 'tap'
 import { DeliveryReports } from '../../../../../src/proxy/http/nodes/delivery-reports.ts'
 import type { DeliveryReport } from '../../../../../src/proxy/http/nodes/routes.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
-import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
+import { createFakeNodeCoordination } from '../../../../helpers/fake-node-coordination.ts'
 
 const TARGET = { id: 2, url: 'http://127.0.0.1:1' }
 const report = (id: number): DeliveryReport => ({ id: String(id), delivered: true })
@@ -16,7 +16,7 @@ t.test('reports that are due while a batch is in flight are in the next one', as
       batches.push(batch.length)
       return batches.length === 1 ? sent : Promise.resolve(true)
     },
-    getLossSignal: fakeSharedRecord().getLossSignal,
+    getLossSignal: createFakeNodeCoordination().getLossSignal,
   })
   for (let id = 0; id < 1_501; id += 1) reports.add(TARGET, report(id))
   resolve(true)
@@ -25,7 +25,7 @@ t.test('reports that are due while a batch is in flight are in the next one', as
 })
 
 t.test('a failed batch is retried until the lease of its node has ended', async (t) => {
-  const shared = fakeSharedRecord()
+  const shared = createFakeNodeCoordination()
   const clock = new FakeClock()
   let attempts = 0
   const send = async () => {
@@ -51,7 +51,7 @@ t.test('a flush is limited in time, for any behaviour of the node', async (t) =>
   const clock = new FakeClock()
   const reports = new DeliveryReports({
     send: () => new Promise(() => {}),
-    getLossSignal: fakeSharedRecord().getLossSignal,
+    getLossSignal: createFakeNodeCoordination().getLossSignal,
     clock,
   })
   reports.add(TARGET, report(1))

@@ -14,17 +14,17 @@ import {
   createSessionMovedError,
   type NodeStatus,
 } from '../../../../../src/proxy/store/port/node-coordination.ts'
-import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
+import { createFakeNodeCoordination } from '../../../../helpers/fake-node-coordination.ts'
 import { type Script, sendJson, startScriptedServer } from '../../../../helpers/scripted-server.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
 
 const ignore = () => {}
 const SECRETS = [createNodeSecret()]
 const REPEATED = 'x-llm-proxy-repeated'
-const lose: Script = (_request, response) => void response.socket!.destroy()
+const destroyConnection: Script = (_request, response) => void response.socket!.destroy()
 
 function createIdentity(lease: number): NodeIdentity {
-  const identity = new NodeIdentity(fakeSharedRecord({ lease }))
+  const identity = new NodeIdentity(createFakeNodeCoordination({ lease }))
   identity.setSecrets(SECRETS)
   return identity
 }
@@ -49,7 +49,7 @@ async function startNode(t: Test, scripts: Script[]) {
     acquireOwnership: async () => true,
     markDeliveryUnknown: (sessionId: string) => void unknown.push(sessionId),
   } as unknown as Sessions
-  const shared = fakeSharedRecord({ lease: 1 })
+  const shared = createFakeNodeCoordination({ lease: 1 })
   const [identity, deliveries] = [createIdentity(1), new Deliveries(shared)]
   const forwarder = new Forwarder({ shared, identity, deliveries })
   t.teardown(() => forwarder.close())
@@ -92,9 +92,9 @@ async function startNode(t: Test, scripts: Script[]) {
   return { others, unknown, post, session }
 }
 
-t.test('a request that lost its owner is sent to the next one, with a mark', async (t) => {
+t.test('a request whose owner crashed is sent to the next one, with a header for this', async (t) => {
   const { others, post } = await startNode(t, [
-    lose,
+    destroyConnection,
     (_request, response) => sendJson(response, { served: true }),
   ])
   t.same(await (await post({ [REPEATED]: '1' })).json(), { served: true })
@@ -103,13 +103,13 @@ t.test('a request that lost its owner is sent to the next one, with a mark', asy
   t.strictSame(
     [first!.headers[REPEATED], second!.headers[REPEATED]],
     [undefined, createIdentity(2).verify(first!)!.id],
-    'the message that was lost, not one from the client',
+    'the id of the lost message, not the value from the client',
   )
   t.ok(createIdentity(3).verify(second!), 'which is signed')
 })
 
-t.test('a request that two owners did not survive is not sent to a third one', async (t) => {
-  const { others, post } = await startNode(t, [lose, lose, lose])
+t.test('a request on which two owners crashed is not sent to a third one', async (t) => {
+  const { others, post } = await startNode(t, [destroyConnection, destroyConnection, destroyConnection])
   const response = await post()
   t.equal(response.status, 503)
   t.same(await response.json(), { code: 'proxy_away', retryAfterS: 1 })

@@ -5,12 +5,12 @@ import {
   NODE_HEADER,
   NodeIdentity,
 } from '../../../../../src/proxy/http/nodes/node-identity.ts'
-import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
+import { createFakeNodeCoordination } from '../../../../helpers/fake-node-coordination.ts'
 
 const SECRET = createNodeSecret()
 
 function createNode(lease: number | undefined, ...secrets: string[]): NodeIdentity {
-  const identity = new NodeIdentity(fakeSharedRecord({ lease }))
+  const identity = new NodeIdentity(createFakeNodeCoordination({ lease }))
   identity.setSecrets(secrets)
   return identity
 }

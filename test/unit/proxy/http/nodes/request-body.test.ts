@@ -7,7 +7,7 @@ import t, { type Test } from 'tap'
 import { RequestBody } from '../../../../../src/proxy/http/nodes/request-body.ts'
 import { RawConnection } from '../../../../helpers/raw-connection.ts'
 
-const MEMORY = 8
+const MEMORY_BYTES = 8
 
 /** Creates a request after its head has arrived, and the connection that sends its body. */
 async function receive(t: Test, head: string) {
@@ -21,10 +21,10 @@ async function receive(t: Test, head: string) {
   return { incoming: await arrived, client }
 }
 
-function keep(incoming: IncomingMessage, limitBytes = 1024) {
+function createBody(incoming: IncomingMessage, limitBytes = 1024) {
   const charged: number[] = []
   const setMemory = (bytes: number) => {
-    if (bytes > MEMORY) throw new Error('too much')
+    if (bytes > MEMORY_BYTES) throw new Error('too much')
     charged.push(bytes)
   }
   return { body: new RequestBody(incoming, { limitBytes, setMemory }), charged }
@@ -32,7 +32,7 @@ function keep(incoming: IncomingMessage, limitBytes = 1024) {
 
 t.test('a body that was partly sent to a crashed node can be sent again completely', async (t) => {
   const { incoming, client } = await receive(t, 'content-length: 6')
-  const { body, charged } = keep(incoming)
+  const { body, charged } = createBody(incoming)
   const stream = body.open('message-1') as PassThrough
   body.start()
   client.send('abc')
@@ -53,7 +53,7 @@ t.test('a body that was partly sent to a crashed node can be sent again complete
 
 t.test('a node that could not be reached has not consumed the body', async (t) => {
   const { incoming, client } = await receive(t, 'content-length: 3')
-  const { body } = keep(incoming)
+  const { body } = createBody(incoming)
   ;(body.open() as PassThrough).destroy()
   const stream = body.open() as PassThrough
   body.start()
@@ -67,7 +67,7 @@ for (const [what, limitBytes, size] of [
 ] as const) {
   t.test(`a body ${what} is sent once`, async (t) => {
     const { incoming, client } = await receive(t, `content-length: ${size}`)
-    const { body, charged } = keep(incoming, limitBytes)
+    const { body, charged } = createBody(incoming, limitBytes)
     const stream = body.open() as PassThrough
     body.start()
     client.send('x'.repeat(size))
@@ -80,7 +80,7 @@ for (const [what, limitBytes, size] of [
 
 t.test('a body that its client truncated is not sent again', async (t) => {
   const { incoming, client } = await receive(t, 'transfer-encoding: chunked')
-  const { body } = keep(incoming)
+  const { body } = createBody(incoming)
   incoming.on('error', () => {})
   const stream = body.open() as PassThrough
   body.start()
@@ -94,7 +94,7 @@ t.test('a body that its client truncated is not sent again', async (t) => {
 
 t.test('a request without a body can be sent again', async (t) => {
   const { incoming } = await receive(t, 'x-none: 1')
-  const { body } = keep(incoming)
+  const { body } = createBody(incoming)
   t.equal(body.open(), null)
   body.start()
   body.stop()
@@ -105,7 +105,7 @@ t.test('a request without a body can be sent again', async (t) => {
 
 t.test('a body that this node has parsed can be sent to another one', async (t) => {
   const { incoming, client } = await receive(t, 'content-length: 3')
-  const { body } = keep(incoming)
+  const { body } = createBody(incoming)
   body.copy()
   client.send('abc')
   // Readers detach the buffers that they receive.

@@ -20,16 +20,16 @@ const SELECTION = {
 
 /** Opens a store that counts the sessions that it returns. */
 async function openCountingStore() {
-  const counts = { read: 0 }
+  const counts = { sessions: 0 }
   const store = intercept(await openMemoryStore(), {
-    availableSessions: async (call) => {
-      const found = await call()
-      counts.read += found.length
+    availableSessions: async (proceed) => {
+      const found = await proceed()
+      counts.sessions += found.length
       return found
     },
-    findGroups: async (call) => {
-      const found = await call()
-      counts.read += found.units.flat().length
+    findGroups: async (proceed) => {
+      const found = await proceed()
+      counts.sessions += found.units.flat().length
       return found
     },
   })
@@ -48,7 +48,7 @@ async function start(selection: Partial<typeof SELECTION> = {}) {
   let leases = 0
   const progress = { leasedTrees: new Set<number>(), incomplete: 0 }
   const take = async (limit = 10) => {
-    counts.read = 0
+    counts.sessions = 0
     leases += 1
     const lease = { consumer, leaseId: `lease ${leases}`, leaseMs: 60_000 }
     const units = await consumers.take(lease, limit, progress)
@@ -61,19 +61,19 @@ t.test('a fetch reads no session of an incomplete group twice', async (t) => {
   const { store, counts, take } = await start()
   for (let index = 0; index < 700; index += 1) await complete(store, `s${index}`, Math.floor(index / 7))
   t.strictSame(await take(), [])
-  t.equal(counts.read, 700)
+  t.equal(counts.sessions, 700)
   t.strictSame(await take(), [])
-  t.equal(counts.read, 0)
+  t.equal(counts.sessions, 0)
   await complete(store, 'eighth', 3)
   t.strictSame(await take(), ['s21 s22 s23 s24 s25 s26 s27 eighth'])
-  t.equal(counts.read, 9, 'the new one, and the group that it completes')
+  t.equal(counts.sessions, 9, 'the new one, and the group that it completes')
 })
 
 t.test('a fetch does not read a session without a reward again', async (t) => {
   const { store, counts, take } = await start({ rewarded: true, groupSize: 1 })
   await complete(store, 'a', 1)
   t.strictSame(await take(), [])
-  t.equal(counts.read, 0)
+  t.equal(counts.sessions, 0)
   await store.setReward('a', { reward: 0, components: {} }, 5000)
   t.strictSame(await take(), ['a'])
 })

@@ -4,7 +4,8 @@ import type { ChatMessage } from '../../../../../src/protocol/canonical/messages
 import { computeMessageKey, countLetters } from '../../../../../src/proxy/session/matching/message-key.ts'
 import { MessageNode } from '../../../../../src/proxy/session/matching/message-tree.ts'
 
-const getKey = (message: object, answered?: number) => computeMessageKey(message as ChatMessage, answered)
+const getKey = (message: object, toolCallIndex?: number) =>
+  computeMessageKey(message as ChatMessage, toolCallIndex)
 const getAssistant = (message: object) => getKey({ role: 'assistant', ...message }).assistant!
 
 t.test('a result is identified by its tool call, or by its id where that is unknown', async (t) => {
@@ -41,8 +42,8 @@ t.test('the letters of a response are those of its text, its names and its argum
   const count = (message: object) => countLetters(getAssistant(message))
   t.equal(count({ content: 'Hé, 2!' }), 3)
   t.equal(count({ content: [{ type: 'text', text: 'ab' }] }), 2)
-  const called = { function: { name: 'run_it', arguments: '{"a":"b c"}' } }
-  t.equal(count({ content: 'x', tool_calls: [called] }), 1 + 5 + 3)
+  const toolCall = { function: { name: 'run_it', arguments: '{"a":"b c"}' } }
+  t.equal(count({ content: 'x', tool_calls: [toolCall] }), 1 + 5 + 3)
   t.equal(count({ tool_calls: [{ custom: { name: 'y' } }] }), count({}))
 })
 
@@ -65,8 +66,8 @@ t.test(
   "a client's own fields, with names that begin with an underscore, are not part of a message",
   async (t) => {
     const result = { role: 'tool', tool_call_id: 'a', content: [{ type: 'text', text: 'x' }] }
-    const kept = { ...result, __copilotMessageSource: { kind: 'tool' } }
-    t.equal(getKey(kept, 1).digest, getKey(result, 1).digest)
+    const extended = { ...result, __copilotMessageSource: { kind: 'tool' } }
+    t.equal(getKey(extended, 1).digest, getKey(result, 1).digest)
     const image = { type: 'image_url', image_url: { url: 'data:x' } }
     const digestOfPart = (part: object) => getKey({ role: 'user', content: [part] }).digest
     t.equal(digestOfPart({ ...image, _id: 3 }), digestOfPart(image))

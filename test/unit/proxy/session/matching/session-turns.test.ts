@@ -2,30 +2,30 @@ import t from 'tap'
 import { createConversationReader } from '../../../../../src/proxy/session/matching/rebuild-index.ts'
 import { readSessionTurns } from '../../../../../src/proxy/session/matching/session-turns.ts'
 import type { TurnStep } from '../../../../../src/proxy/store/port/turn-store.ts'
-import { createConversation, lastOfTexts } from '../../../../helpers/messages.ts'
+import { addMessageTexts, createConversation } from '../../../../helpers/messages.ts'
 
 const question = { role: 'user', content: 'Why?' }
 
-function aStep(turnId: string, more: Partial<TurnStep>): TurnStep {
+function createStep(turnId: string, overrides: Partial<TurnStep>): TurnStep {
   return {
     turnId,
     status: 'completed',
     annotations: '{}',
     exact: true,
-    lastMessage: lastOfTexts([JSON.stringify(question)]),
+    lastMessage: addMessageTexts([JSON.stringify(question)]),
     tools: null,
     completionText: 'Because.',
     reasoning: null,
     toolCalls: '[]',
     completionTokenIds: Int32Array.of(7, 8),
     promptStep: { base: null, shared: 0, rest: Int32Array.of(1, 2, 3) },
-    ...more,
+    ...overrides,
   } as TurnStep
 }
 
 t.test('a prompt that begins with the ids of an uncontinued turn is read from the store', async (t) => {
-  const left = aStep('left', { status: 'aborted', completionTokenIds: Int32Array.of() })
-  const retried = aStep('retried', { promptStep: { base: 'left', shared: 3, rest: Int32Array.of() } })
+  const left = createStep('left', { status: 'aborted', completionTokenIds: Int32Array.of() })
+  const retried = createStep('retried', { promptStep: { base: 'left', shared: 3, rest: Int32Array.of() } })
   const store = {
     async *readSteps() {
       yield left

@@ -3,7 +3,7 @@ import type { GenerationDelta, GenerationEnd } from '../../../../../src/protocol
 import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
 import { createChatDecoder } from '../../../../../src/proxy/session/prompts/completion-decoder.ts'
 import type { TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
-import { loadTokenModel } from '../token-mode-talk.ts'
+import { loadTokenModel } from '../conversation-player.ts'
 
 const model = loadTokenModel('qwen3') as TokenModel
 const encode = (text: string) => [...model.tokenizer.encode(text)]
@@ -75,7 +75,7 @@ t.test('a token that may end the response but did not has its text', async (t) =
   )
 })
 
-t.test('special tokens are visible where the request demands it', async (t) => {
+t.test('special tokens are visible where the request asks for them', async (t) => {
   const ids = [...encode('a'), OTHER_END!, ...encode('b')]
   t.equal((await readResponse(ids)).text, 'ab')
   t.equal((await readResponse(ids, { body: { skip_special_tokens: false } })).text, 'a<|endoftext|>b')
@@ -92,7 +92,7 @@ t.test('a stop string ends the text, and is the stop reason', async (t) => {
   t.notOk('stopReason' in (await readResponse(ids, { body: { stop: ['x'] } })).end)
 })
 
-t.test("the engine's own reason is kept, also null", async (t) => {
+t.test("the engine's own reason is recorded, also null", async (t) => {
   const ids = encode('one two')
   t.equal((await readResponse(ids, { body: { stop: ' two' }, ends: { stopReason: 5 } })).end.stopReason, 5)
   t.equal(
@@ -109,7 +109,7 @@ t.test('the first tokens of a response with min_tokens never end it', async (t) 
   t.equal((await readResponse(ids, { body: { stop: ' two', min_tokens: '2' } })).text, 'one', 'no number')
 })
 
-t.test('text held back is sent with the end', async (t) => {
+t.test('deferred text is sent with the end', async (t) => {
   const ids = encode('one')
   t.equal((await readResponse(ids, { body: { stop: 'one two' } })).text, 'one', 'the start of a stop string')
   const sign = encode('𓀀')

@@ -15,12 +15,12 @@ t.test('the chunks of a prompt are its JSON text, for any content', (t) => {
 })
 
 t.test('a prompt that extends another one begins with all but the last of its chunks', (t) => {
-  const extends_ = (earlier: string[], later: string[]) =>
+  const isExtended = (earlier: string[], later: string[]) =>
     earlier.slice(0, -1).every((chunk, index) => chunk === later[index]) &&
     later[earlier.length - 1]!.startsWith(earlier.at(-1)!)
   fc.assert(
     fc.property(ids, ids, (first, more) =>
-      extends_(toPromptChunks(first), toPromptChunks([...first, ...more])),
+      isExtended(toPromptChunks(first), toPromptChunks([...first, ...more])),
     ),
     { numRuns: 50 },
   )
@@ -28,7 +28,7 @@ t.test('a prompt that extends another one begins with all but the last of its ch
     fc.property(
       fc.string({ unit: 'grapheme', maxLength: 4000, size: 'max' }),
       fc.string({ unit: 'grapheme', maxLength: 4000, size: 'max' }),
-      (first, more) => extends_(toPromptChunks(first), toPromptChunks(first + more)),
+      (first, more) => isExtended(toPromptChunks(first), toPromptChunks(first + more)),
     ),
     { numRuns: 50 },
   )

@@ -3,9 +3,9 @@ import type { GenerationEvent } from '../../../../../src/protocol/canonical/even
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { TextPrompt } from '../../../../../src/proxy/session/prompts/text-prompt.ts'
 import type { TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
-import { loadTokenModel } from '../token-mode-talk.ts'
+import { loadTokenModel } from '../conversation-player.ts'
 
-/** The prompt's ids, which count how often all of them are read. */
+/** Prompt ids that count how often the complete list is read. */
 class CountedIds extends PromptIds {
   reads = 0
 
@@ -15,7 +15,7 @@ class CountedIds extends PromptIds {
   }
 }
 
-t.test('what the rest of a response requires is collected only if the response may continue', (t) => {
+t.test('the data to continue a response is collected only if the response may continue', (t) => {
   const model = { eosTokenIds: [9] } as unknown as TokenModel
   const body = { prompt: 'Hello!', max_tokens: 8 }
   const request = { kind: 'completion', requestId: 'r', sessionId: 's', stream: true, body } as const
@@ -34,41 +34,38 @@ t.test('what the rest of a response requires is collected only if the response m
   t.end()
 })
 
-t.test(
-  'the text after a cut follows that of an engine which begins with the text of the prompt',
-  async (t) => {
-    const model = loadTokenModel('qwen3') as TokenModel
-    const encode = (text: string) => [...model.tokenizer.encode(text)]
-    // The prompt ends within a character; vLLM then sends the text of prompt and response.
-    const [start, ...rest] = encode('𒀀')
-    t.not(rest.length, 0)
-    const promptIds = [...encode('The end'), start!]
-    const [sampled, later] = [encode(' and more'), encode(' text')]
-    const fullText = model.tokenizer.decode([...promptIds, ...sampled])
-    for (const received of [' and', '', fullText.slice(0, -2), fullText, 'another text']) {
-      const body = { prompt: promptIds, max_tokens: 80 }
-      const prompt = new TextPrompt(model, {
-        ...{ kind: 'completion', requestId: 'r', sessionId: 's', stream: true },
-        body,
-      })
-      const planner = prompt.continuation
-      await prompt.read([
-        { type: 'start', engine: 'e', promptTokenIds: new PromptIds(Int32Array.from(promptIds)) },
-        { type: 'delta', content: received, tokenIds: sampled },
-      ])
-      t.equal(planner.obstacle, undefined)
-      planner.plan(sampled)
-      const read = async () => prompt.read([{ type: 'delta', tokenIds: later }])
-      if (received === 'another text') {
-        await t.rejects(read, { code: 'engine_failed' })
-        continue
-      }
-      const texts = (await read()).map((event) => (event.type === 'delta' ? (event.content ?? '') : ''))
-      const whole = received.startsWith('The') ? `${fullText} text` : ' and more text'
-      t.equal(received + texts.join(''), whole, received)
+t.test('the text after a cut follows the text of an engine that begins with the prompt', async (t) => {
+  const model = loadTokenModel('qwen3') as TokenModel
+  const encode = (text: string) => [...model.tokenizer.encode(text)]
+  // The prompt ends within a character; vLLM then sends the text of prompt and response.
+  const [start, ...rest] = encode('𒀀')
+  t.not(rest.length, 0)
+  const promptIds = [...encode('The end'), start!]
+  const [sampled, later] = [encode(' and more'), encode(' text')]
+  const fullText = model.tokenizer.decode([...promptIds, ...sampled])
+  for (const received of [' and', '', fullText.slice(0, -2), fullText, 'another text']) {
+    const body = { prompt: promptIds, max_tokens: 80 }
+    const prompt = new TextPrompt(model, {
+      ...{ kind: 'completion', requestId: 'r', sessionId: 's', stream: true },
+      body,
+    })
+    const planner = prompt.continuation
+    await prompt.read([
+      { type: 'start', engine: 'e', promptTokenIds: new PromptIds(Int32Array.from(promptIds)) },
+      { type: 'delta', content: received, tokenIds: sampled },
+    ])
+    t.equal(planner.obstacle, undefined)
+    planner.plan(sampled)
+    const read = async () => prompt.read([{ type: 'delta', tokenIds: later }])
+    if (received === 'another text') {
+      await t.rejects(read, { code: 'engine_failed' })
+      continue
     }
-  },
-)
+    const texts = (await read()).map((event) => (event.type === 'delta' ? (event.content ?? '') : ''))
+    const expected = received.startsWith('The') ? `${fullText} text` : ' and more text'
+    t.equal(received + texts.join(''), expected, received)
+  }
+})
 
 t.test('a response that was cut before its first token is sampled by the same request again', async (t) => {
   const model = loadTokenModel('qwen3') as TokenModel

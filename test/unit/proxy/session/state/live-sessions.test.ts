@@ -1,4 +1,4 @@
-/** The sessions that the process keeps in memory, and their state. */
+/** The sessions in the memory of the process, and their state. */
 import t from 'tap'
 import { LiveSessions } from '../../../../../src/proxy/session/state/live-sessions.ts'
 import type { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
@@ -12,78 +12,78 @@ const RECORD = {
   nextIndex: 0,
 } as unknown as SessionRecord
 
-function say(memory: SessionMemory, chars: number): void {
+function addMessage(memory: SessionMemory, chars: number): void {
   memory.messages.addMessages([{ role: 'user', content: 'x'.repeat(chars) }])
 }
 
 /** Uses a session once, after which it is in memory. */
-function touch(lives: LiveSessions, sessionId: string, chars = 100, record = RECORD): void {
-  using used = lives.acquire(sessionId)
-  used.live.replaceState(record)
-  say(used.memory, chars)
+function touch(sessions: LiveSessions, sessionId: string, chars = 100, record = RECORD): void {
+  using acquired = sessions.acquire(sessionId)
+  acquired.live.replaceState(record)
+  addMessage(acquired.memory, chars)
 }
 
 t.test('all sessions share one budget, and the most recently used ones stay in memory', async (t) => {
-  const lives = new LiveSessions(100_000)
-  for (let session = 0; session < 100; session += 1) touch(lives, `s${session}`, 10_000)
-  t.ok(lives.bytes <= 100_000, `${lives.bytes} bytes`)
-  t.ok(lives.get('s99')!.bytes > 10_000)
-  t.equal(lives.get('s0'), undefined)
+  const sessions = new LiveSessions(100_000)
+  for (let session = 0; session < 100; session += 1) touch(sessions, `s${session}`, 10_000)
+  t.ok(sessions.bytes <= 100_000, `${sessions.bytes} bytes`)
+  t.ok(sessions.get('s99')!.bytes > 10_000)
+  t.equal(sessions.get('s0'), undefined)
 })
 
 t.test('state of a request in flight is not evicted for lack of memory', async (t) => {
-  const lives = new LiveSessions(1)
-  const busy = lives.acquire('busy')
+  const sessions = new LiveSessions(1)
+  const busy = sessions.acquire('busy')
   busy.live.replaceState(RECORD)
   const { memory } = busy
-  say(memory, 100)
-  for (const other of ['a', 'b']) touch(lives, other)
-  const second = lives.acquire('busy')
+  addMessage(memory, 100)
+  for (const other of ['a', 'b']) touch(sessions, other)
+  const second = sessions.acquire('busy')
   t.equal(second.memory, memory)
   busy[Symbol.dispose]()
   busy[Symbol.dispose]()
-  t.equal(lives.get('busy'), second.live)
+  t.equal(sessions.get('busy'), second.live)
   second[Symbol.dispose]()
-  t.equal(lives.get('busy'), undefined, 'it was not in use')
+  t.equal(sessions.get('busy'), undefined, 'it was not in use')
 })
 
 t.test(
   'the state of an ended session is not counted, nor are the additions of its last requests',
   async (t) => {
-    const lives = new LiveSessions(1_000_000)
-    const used = lives.acquire('s')
-    used.live.replaceState(RECORD)
-    const { memory } = used
-    say(memory, 1_000)
-    touch(lives, 's', 1_000)
-    const before = lives.bytes
-    used.live.discardMemory()
-    say(memory, 5_000)
-    used[Symbol.dispose]()
-    t.ok(lives.bytes < before - 1_000, `${lives.bytes} of ${before} bytes`)
-    t.not(lives.acquire('s').memory, memory)
+    const sessions = new LiveSessions(1_000_000)
+    const acquired = sessions.acquire('s')
+    acquired.live.replaceState(RECORD)
+    const { memory } = acquired
+    addMessage(memory, 1_000)
+    touch(sessions, 's', 1_000)
+    const before = sessions.bytes
+    acquired.live.discardMemory()
+    addMessage(memory, 5_000)
+    acquired[Symbol.dispose]()
+    t.ok(sessions.bytes < before - 1_000, `${sessions.bytes} of ${before} bytes`)
+    t.not(sessions.acquire('s').memory, memory)
   },
 )
 
 t.test('an unrecorded session leaves no state', async (t) => {
-  const lives = new LiveSessions(1_000_000)
+  const sessions = new LiveSessions(1_000_000)
   for (let session = 0; session < 10; session += 1) {
-    using used = lives.acquire(`s${session}`)
-    say(used.memory, 1_000)
+    using acquired = sessions.acquire(`s${session}`)
+    addMessage(acquired.memory, 1_000)
   }
-  t.equal(lives.bytes, 0)
-  t.same([...lives.list()], [])
+  t.equal(sessions.bytes, 0)
+  t.same([...sessions.list()], [])
 })
 
 t.test('as many ended sessions stay in memory as agents may still use', async (t) => {
-  const lives = new LiveSessions(Number.POSITIVE_INFINITY)
+  const sessions = new LiveSessions(Number.POSITIVE_INFINITY)
   const ended = { ...RECORD, status: 'completed' as const }
-  touch(lives, 'active')
+  touch(sessions, 'active')
   for (let session = 0; session < 10_100; session += 1) {
-    using used = lives.acquire(`s${session}`)
-    used.live.replaceState(ended)
+    using acquired = sessions.acquire(`s${session}`)
+    acquired.live.replaceState(ended)
   }
-  t.equal([...lives.list()].length, 10_001)
-  t.ok(lives.get('active'))
-  t.equal(lives.get('s0'), undefined)
+  t.equal([...sessions.list()].length, 10_001)
+  t.ok(sessions.get('active'))
+  t.equal(sessions.get('s0'), undefined)
 })

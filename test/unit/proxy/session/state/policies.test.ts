@@ -7,13 +7,13 @@ import {
   readRecordedPolicy,
 } from '../../../../../src/proxy/session/state/policies.ts'
 import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
-import { lastOfTexts } from '../../../../helpers/messages.ts'
-import { QUIET_TURN } from '../../../../helpers/sessions-api.ts'
+import { addMessageTexts } from '../../../../helpers/messages.ts'
+import { DEFAULT_TURN } from '../../../../helpers/sessions-api.ts'
 
 t.test('a single name is the policy of every agent role', async (t) => {
   t.same(readPolicies('actor'), { '*': 'actor' })
-  for (const line of [undefined, 'main', 'side', 'compaction', 'subagent', 'subagent:x'] as const)
-    t.equal(findPolicy(readPolicies('actor'), line), 'actor', line ?? 'untold')
+  for (const agentRole of [undefined, 'main', 'side', 'compaction', 'subagent', 'subagent:x'] as const)
+    t.equal(findPolicy(readPolicies('actor'), agentRole), 'actor', agentRole ?? 'undeclared')
   t.equal(findPolicy(readPolicies(undefined)), undefined)
 })
 
@@ -28,8 +28,9 @@ t.test('an agent role has its own policy, or that of its parent role', async (t)
     ['subagent', 'helper'],
     ['side', 'base'],
   ]
-  for (const [line, name] of expected) t.equal(findPolicy(policies, line), name, line ?? 'untold')
-  t.equal(findPolicy({ 'subagent:critic': 'critic' }, 'main'), undefined, 'no name was given')
+  for (const [agentRole, name] of expected)
+    t.equal(findPolicy(policies, agentRole), name, agentRole ?? 'undeclared')
+  t.equal(findPolicy({ 'subagent:critic': 'critic' }, 'main'), undefined, 'no policy has its name')
 })
 
 t.test('a policy of an unknown role, or without a name, is rejected', async (t) => {
@@ -43,16 +44,16 @@ t.test('a policy of an unknown role, or without a name, is rejected', async (t) 
 /** A conversation: the actor starts, a critic reviews it, and the actor continues. */
 function createConversation(): TrajectoryBuilder {
   const builder = new TrajectoryBuilder()
-  const add = (index: number, prompt: number[], policy: string | null, line: string) =>
+  const add = (index: number, prompt: number[], policy: string | null, agentRole: string) =>
     builder.add({
-      ...QUIET_TURN,
-      lastMessage: lastOfTexts(QUIET_TURN.requestMessages),
+      ...DEFAULT_TURN,
+      lastMessage: addMessageTexts(DEFAULT_TURN.requestMessages),
       index,
       turnId: `t${index}`,
       promptTokenIds: Int32Array.from(prompt),
       completionTokenIds: Int32Array.of(10 + index),
       completionLogprobs: Float64Array.of(-index),
-      annotations: JSON.stringify({ line: { told: line, rule: 'header' }, ...(policy && { policy }) }),
+      annotations: JSON.stringify({ line: { told: agentRole, rule: 'header' }, ...(policy && { policy }) }),
     })
   add(0, [1], 'actor', 'main')
   add(1, [2], 'critic', 'subagent:critic')
@@ -62,7 +63,7 @@ function createConversation(): TrajectoryBuilder {
   return builder
 }
 
-const getShown = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
+const describeRows = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
   [...builder.assembleRows(options, { reward: 1, components: {}, ...reward })].map((row) => ({
     policy: row.policy,
     mask: [...row.response_mask],
@@ -72,7 +73,7 @@ const getShown = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
 
 t.test('rows have the policy of their turns, or none if the turns differ', async (t) => {
   t.same(
-    getShown(createConversation()).map(({ policy }) => policy),
+    describeRows(createConversation()).map(({ policy }) => policy),
     ['critic', 'actor', null],
   )
   t.equal(readRecordedPolicy({ annotations: '{}' }), null)
@@ -80,7 +81,7 @@ t.test('rows have the policy of their turns, or none if the turns differ', async
 })
 
 t.test('rows of one policy train only its turns, each once', async (t) => {
-  t.same(getShown(createConversation(), { policy: 'actor' }), [
+  t.same(describeRows(createConversation(), { policy: 'actor' }), [
     {
       policy: 'actor',
       mask: [1, 0, 1],
@@ -92,19 +93,21 @@ t.test('rows of one policy train only its turns, each once', async (t) => {
     },
   ])
   t.same(
-    getShown(createConversation(), { policy: 'critic' }).map(({ mask }) => mask),
+    describeRows(createConversation(), { policy: 'critic' }).map(({ mask }) => mask),
     [[1], [0, 0, 1]],
   )
-  t.same(getShown(createConversation(), { policy: 'nobody' }), [])
+  t.same(describeRows(createConversation(), { policy: 'unknown' }), [])
   t.same(
-    getShown(createConversation(), { policy: 'critic', perTurn: true }).map(({ turns }) => turns),
+    describeRows(createConversation(), { policy: 'critic', perTurn: true }).map(({ turns }) => turns),
     [[[1, 'critic', true]], [[3, 'critic', true]]],
   )
 })
 
 t.test("the reward of an agent role has precedence over the session's", async (t) => {
   t.same(
-    getShown(createConversation(), {}, { lines: { 'subagent:critic': 0.25 } }).map(({ reward }) => reward),
+    describeRows(createConversation(), {}, { lines: { 'subagent:critic': 0.25 } }).map(
+      ({ reward }) => reward,
+    ),
     [0.25, 1, 1],
   )
 })

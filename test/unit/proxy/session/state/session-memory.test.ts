@@ -10,9 +10,9 @@ import { TokenPrompts } from '../../../../../src/proxy/session/prompts/token-pro
 import { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
 import { createConversation } from '../../../../helpers/messages.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
-import { loadTokenModel } from '../token-mode-talk.ts'
+import { loadTokenModel } from '../conversation-player.ts'
 
-const call: ChatMessage = {
+const toolCallMessage: ChatMessage = {
   role: 'assistant',
   content: null,
   tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } }],
@@ -20,7 +20,7 @@ const call: ChatMessage = {
 const message = fc.constantFrom<ChatMessage>(
   { role: 'user', content: 'a' },
   { role: 'user', content: 'b' },
-  call,
+  toolCallMessage,
   { role: 'assistant', content: 'a' },
   { role: 'tool', tool_call_id: 'c', content: 'r' },
 )
@@ -32,11 +32,11 @@ t.test('a partly evicted conversation is read as if it were new', async () => {
       keys.push(getMessageKey(message))
     return JSON.stringify(keys)
   }
-  const calls = fc.array(fc.array(message, { maxLength: 6 }))
+  const requests = fc.array(fc.array(message, { maxLength: 6 }))
   fc.assert(
-    fc.property(calls, (calls) => {
+    fc.property(requests, (requests) => {
       const tree = new MessageTree()
-      return calls.every((messages) => getKeys(messages, tree) === getKeys(messages))
+      return requests.every((messages) => getKeys(messages, tree) === getKeys(messages))
     }),
   )
 })
@@ -44,9 +44,9 @@ t.test('a partly evicted conversation is read as if it were new', async () => {
 t.test('a session that cannot be read fails its request, and is read again by the next', async (t) => {
   let isBroken = true
   const store = intercept(await openMemoryStore(), {
-    readSteps: async function* (call) {
+    readSteps: async function* (proceed) {
       if (isBroken) throw new ProxyError('store_failed', 'the disk is gone')
-      yield* call()
+      yield* proceed()
     },
   })
   const prompts = new TokenPrompts(loadTokenModel('qwen3'), store)

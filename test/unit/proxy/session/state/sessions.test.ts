@@ -12,7 +12,7 @@ import {
 } from '../../../../../src/proxy/session/state/sessions.ts'
 import type { SweepBacklog } from '../../../../../src/proxy/session/state/sweeper.ts'
 import type { OpenTurn, TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
-import { allocateTurn } from '../../../../helpers/begin-turn.ts'
+import { allocateTurn } from '../../../../helpers/session-turn-runner.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 import { limitRuns } from '../../../../helpers/tier.ts'
 
@@ -26,16 +26,16 @@ async function openObservedStore() {
     gate: undefined as Promise<void> | undefined,
   }
   const store = intercept(await openMemoryStore(), {
-    createSession: async (call) => {
+    createSession: async (proceed) => {
       observed.creations += 1
       if (observed.creationFails) throw new ProxyError('store_failed', 'disk full')
       await observed.gate
-      return call()
+      return proceed()
     },
-    sweep: async (call) => {
+    sweep: async (proceed) => {
       observed.sweeps += 1
       if (observed.sweepFails) throw new ProxyError('store_failed', 'disk full')
-      return call()
+      return proceed()
     },
   })
   return { store, observed }
@@ -47,12 +47,12 @@ async function setUp(t: Test, { opened, ...options }: Setup = {}) {
   const { store, observed } = opened ?? (await openObservedStore())
   const ended: string[] = []
   const sweepFailures: ProxyError[] = []
-  const heldSweeps: SweepBacklog[] = []
+  const deferredSweeps: SweepBacklog[] = []
   let nowMs = 1_000
   const hooks = {
     onEnded: (sessionId: string) => void ended.push(sessionId),
     onSweepFailed: (error: ProxyError) => void sweepFailures.push(error),
-    onSweepDeferred: (pending: SweepBacklog) => void heldSweeps.push(pending),
+    onSweepDeferred: (pending: SweepBacklog) => void deferredSweeps.push(pending),
   }
   const clock = () => nowMs
   const sessions = new Sessions(store, hooks, {
@@ -66,14 +66,18 @@ async function setUp(t: Test, { opened, ...options }: Setup = {}) {
   const advance = (ms: number) => {
     nowMs += ms
   }
-  return { sessions, store, observed, ended, sweepFailures, heldSweeps, advance }
+  return { sessions, store, observed, ended, sweepFailures, deferredSweeps, advance }
 }
 
-async function record(store: TurnStore, call: TurnAllocation, turnId = `${call.sessionId}-${call.index}`) {
+async function record(
+  store: TurnStore,
+  allocation: TurnAllocation,
+  turnId = `${allocation.sessionId}-${allocation.index}`,
+) {
   const turn: OpenTurn = {
     turnId,
-    sessionId: call.sessionId,
-    index: call.index,
+    sessionId: allocation.sessionId,
+    index: allocation.index,
     dialect: 'chat',
     startedAtMs: 0,
     lastMessage: undefined,
@@ -112,8 +116,8 @@ t.test('an invalid id creates nothing', async (t) => {
 
 t.test('a request for an unknown session creates it, unless sessions are strict', async (t) => {
   const { sessions, store } = await setUp(t)
-  const call = await allocateTurn(sessions, 's')
-  t.equal(call.index, 0)
+  const allocation = await allocateTurn(sessions, 's')
+  t.equal(allocation.index, 0)
   t.ok(await store.getSession('s'))
   const strict = await setUp(t, { strict: true })
   await t.rejects(allocateTurn(strict.sessions, 's'), { code: 'session_not_found', status: 404 })
@@ -130,10 +134,10 @@ t.test(
     const { sessions, observed } = await setUp(t)
     const gate = Promise.withResolvers<void>()
     observed.gate = gate.promise
-    const calls = Array.from({ length: 20 }, () => allocateTurn(sessions, 's'))
+    const allocations = Array.from({ length: 20 }, () => allocateTurn(sessions, 's'))
     gate.resolve()
     t.strictSame(
-      (await Promise.all(calls)).map((call) => call.index),
+      (await Promise.all(allocations)).map((allocation) => allocation.index),
       Array.from({ length: 20 }, (_, index) => index),
     )
     t.equal(observed.creations, 1)
@@ -143,9 +147,9 @@ t.test(
 t.test('indexes continue after the last recorded one after a restart', async (t) => {
   const before = await setUp(t)
   for (let index = 0; index < 3; index += 1) {
-    const call = await allocateTurn(before.sessions, 's')
-    await record(before.store, call)
-    call.reportClosed()
+    const allocation = await allocateTurn(before.sessions, 's')
+    await record(before.store, allocation)
+    allocation.reportClosed()
   }
   const { sessions } = await setUp(t, { opened: before })
   t.equal((await allocateTurn(sessions, 's')).index, 3)
@@ -155,18 +159,18 @@ t.test('an index whose turn could not be recorded goes to the next request', asy
   const { sessions, store } = await setUp(t)
   const first = await allocateTurn(sessions, 's')
   await record(store, first)
-  const [lost, alsoLost] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
-  lost.freeIndex()
-  alsoLost.freeIndex()
+  const [freed, alsoFreed] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
+  freed.freeIndex()
+  alsoFreed.freeIndex()
   t.equal((await allocateTurn(sessions, 's')).index, 1)
 })
 
 t.test('an index below a later recorded turn is not reused, also after a restart', async (t) => {
   const before = await setUp(t)
   const { sessions, store } = before
-  const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
-  lost.freeIndex()
-  await record(store, kept)
+  const [freed, recorded] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
+  freed.freeIndex()
+  await record(store, recorded)
   t.equal((await allocateTurn(sessions, 's')).index, 2)
   const later = await setUp(t, { opened: before })
   t.equal((await allocateTurn(later.sessions, 's')).index, 2, 'the turn count is 1')
@@ -185,11 +189,11 @@ t.test('an index from before a reset is never reused', async (t) => {
 
 t.test('indexes continue after the last recorded one when an idle session was evicted', async (t) => {
   const { sessions, store } = await setUp(t, { memoryBytes: 0 })
-  const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
-  await record(store, kept)
-  lost.freeIndex()
-  lost.reportClosed()
-  kept.reportClosed()
+  const [freed, recorded] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
+  await record(store, recorded)
+  freed.freeIndex()
+  freed.reportClosed()
+  recorded.reportClosed()
   t.equal((await allocateTurn(sessions, 's')).index, 2)
 })
 
@@ -209,7 +213,7 @@ t.test('a clock that is set forward deletes nothing, but elapsed time does', asy
   for (const sessionId of ['a', 'b']) await sessions.create({ sessionId, ttlMs: 60_000 })
   setForwardMs = 31 * 24 * 3_600_000
   t.same(await sessions.sweep(), [])
-  t.equal(observed.sweeps, 0, 'the store is not asked needlessly to forget recorded data')
+  t.equal(observed.sweeps, 0, 'the store is not swept needlessly')
   await sessions.create({ sessionId: 'later', ttlMs: 60_000 })
   steadyMs = 60_000
   t.same(await sessions.sweep(), ['a', 'b'], 'data written since then stays until the clocks agree')
@@ -229,11 +233,15 @@ t.test(
     let steadyMs = 0
     let setForwardMs = 31 * 24 * HOUR_MS
     const clock = () => 1_000 + steadyMs + setForwardMs
-    const { sessions, heldSweeps, observed } = await setUp(t, { opened, clock, steadyClock: () => steadyMs })
+    const { sessions, deferredSweeps, observed } = await setUp(t, {
+      opened,
+      clock,
+      steadyClock: () => steadyMs,
+    })
     t.same(await sessions.sweep(), [])
     steadyMs = HOUR_MS - 60_000
     t.same(await sessions.sweep(), [])
-    t.same(heldSweeps, [{ sessions: 50, expired: 50, restMs: HOUR_MS }])
+    t.same(deferredSweeps, [{ sessions: 50, expired: 50, restMs: HOUR_MS }])
     t.same(sessions.deferredSweep, { sessions: 50, expired: 50, restMs: 60_000 })
     setForwardMs = 0
     t.same(await sessions.sweep(), [])
@@ -245,7 +253,7 @@ t.test(
     observed.sweepFails = true
     await t.rejects(sessions.sweep(), { code: 'store_failed' })
     observed.sweepFails = false
-    t.same((await sessions.sweep()).toSorted(), names.toSorted(), 'no objection was made')
+    t.same((await sessions.sweep()).toSorted(), names.toSorted(), 'after the hour all are swept')
     t.equal(sessions.deferredSweep, undefined)
   },
 )
@@ -260,7 +268,7 @@ async function startLater(t: Test, downMs: number, counts: readonly (readonly [n
   const opened = await openObservedStore()
   const { sessions: before } = await setUp(t, { opened })
   for (const [count, ttlMs] of counts) {
-    for (let made = 0; made < count; made += 1) await before.create({ ttlMs })
+    for (let i = 0; i < count; i += 1) await before.create({ ttlMs })
   }
   let steadyMs = 0
   const clock = () => 1_000 + downMs + steadyMs
@@ -285,27 +293,27 @@ t.test(
       [74, 2 * HOUR_MS],
     ])
     t.same(await more.sessions.sweep(), [])
-    t.match(more.heldSweeps, [{ sessions: 100, expired: 26 }])
+    t.match(more.deferredSweeps, [{ sessions: 100, expired: 26 }])
   },
 )
 
 t.test(
   'sessions that expire while a proxy runs are swept in any number, also beside deferred ones',
   async (t) => {
-    const { sessions, heldSweeps, advance } = await startLater(t, HOUR_MS, [
+    const { sessions, deferredSweeps, advance } = await startLater(t, HOUR_MS, [
       [60, 1],
       [40, 2 * HOUR_MS],
     ])
     t.same(await sessions.sweep(), [], 'nothing has run out since the start')
-    for (let made = 0; made < 200; made += 1) await sessions.create({ ttlMs: MINUTE_MS })
+    for (let i = 0; i < 200; i += 1) await sessions.create({ ttlMs: MINUTE_MS })
     advance(MINUTE_MS)
     t.equal((await sessions.sweep()).length, 200)
-    for (let made = 0; made < 400; made += 1) await sessions.create({ ttlMs: HOUR_MS })
+    for (let i = 0; i < 400; i += 1) await sessions.create({ ttlMs: HOUR_MS })
     t.same(await sessions.sweep(), [], 'their small share has no effect now')
     t.match(sessions.deferredSweep, { sessions: 500, expired: 60, restMs: HOUR_MS - MINUTE_MS })
     advance(HOUR_MS - MINUTE_MS)
     t.equal((await sessions.sweep()).length, 60 + 40, 'after an hour all are swept')
-    t.equal(heldSweeps.length, 1)
+    t.equal(deferredSweeps.length, 1)
   },
 )
 
@@ -319,12 +327,12 @@ t.test(
   },
 )
 
-for (const how of ['complete', 'abort'] as const) {
-  t.test(`${how} rejects later requests, and a repetition has the same result`, async (t) => {
+for (const method of ['complete', 'abort'] as const) {
+  t.test(`${method} rejects later requests, and a repetition has the same result`, async (t) => {
     const { sessions, ended } = await setUp(t)
     await sessions.create({ sessionId: 's' })
-    const status = how === 'complete' ? 'completed' : 'aborted'
-    t.match(await sessions[how]('s'), { status, endedAtMs: 1_000 })
+    const status = method === 'complete' ? 'completed' : 'aborted'
+    t.match(await sessions[method]('s'), { status, endedAtMs: 1_000 })
     await t.rejects(allocateTurn(sessions, 's'), { code: 'session_ended', status: 409 })
     t.match(await sessions.complete('s'), { status })
     t.match(await sessions.abort('s'), { status })
@@ -347,12 +355,12 @@ t.test('changes of a missing session report that', async (t) => {
   )
 })
 
-for (const how of ['complete', 'abort', 'reset', 'delete'] as const) {
-  t.test(`${how} cancels requests in flight and waits until their turns are closed`, async (t) => {
+for (const method of ['complete', 'abort', 'reset', 'delete'] as const) {
+  t.test(`${method} cancels requests in flight and waits until their turns are closed`, async (t) => {
     const { sessions, store } = await setUp(t, { settleMs: 60_000 })
     const [one, two] = await Promise.all([allocateTurn(sessions, 's'), allocateTurn(sessions, 's')])
     let isChanged = false
-    const change = sessions[how]('s').then(() => {
+    const change = sessions[method]('s').then(() => {
       isChanged = true
     })
     await once(one.signal, 'abort')
@@ -462,8 +470,8 @@ t.test('deleting or sweeping a session ends a wait for it', async (t) => {
 
 t.test('a sweep evicts an idle session from memory as well', async (t) => {
   const { sessions, observed, advance } = await setUp(t, { defaultTtlMs: 100 })
-  const call = await allocateTurn(sessions, 's')
-  call.reportClosed()
+  const allocation = await allocateTurn(sessions, 's')
+  allocation.reportClosed()
   advance(101)
   await sessions.sweep()
   t.equal((await allocateTurn(sessions, 's')).index, 0)
@@ -472,11 +480,11 @@ t.test('a sweep evicts an idle session from memory as well', async (t) => {
 
 t.test('a request whose session is swept before its turn was opened is cancelled', async (t) => {
   const { sessions, advance } = await setUp(t, { defaultTtlMs: 100 })
-  const call = await allocateTurn(sessions, 's')
+  const allocation = await allocateTurn(sessions, 's')
   advance(101)
   await sessions.sweep()
-  t.match(call.signal.reason, { code: 'turn_cancelled' })
-  call.reportClosed()
+  t.match(allocation.signal.reason, { code: 'turn_cancelled' })
+  allocation.reportClosed()
 })
 
 t.test('sweeps run periodically, and a failed one is logged and retried', async (t) => {
@@ -497,10 +505,10 @@ t.test('sweeps run periodically, and a failed one is logged and retried', async 
 t.test('the least recently used idle session is evicted; its next request reads the store', async (t) => {
   const { sessions, store, observed } = await setUp(t, { memoryBytes: 2 * 7_000 })
   const use = async (sessionId: string) => {
-    const call = await allocateTurn(sessions, sessionId)
-    await record(store, call)
-    call.reportClosed()
-    return call.index
+    const allocation = await allocateTurn(sessions, sessionId)
+    await record(store, allocation)
+    allocation.reportClosed()
+    return allocation.index
   }
   for (const sessionId of ['a', 'b', 'a', 'c']) await use(sessionId)
   t.equal(observed.creations, 3, 'a was in memory when it was used again')
@@ -512,24 +520,24 @@ t.test('the least recently used idle session is evicted; its next request reads 
 
 t.test('a session with a request in flight or a waiter is never evicted', async (t) => {
   const { sessions } = await setUp(t, { memoryBytes: 0 })
-  const call = await allocateTurn(sessions, 's')
+  const allocation = await allocateTurn(sessions, 's')
   const wait = sessions.wait('s', 60_000, never)
   for (const other of ['a', 'b', 'c']) (await allocateTurn(sessions, other)).reportClosed()
   const completion = sessions.complete('s')
-  await once(call.signal, 'abort')
-  call.reportClosed()
+  await once(allocation.signal, 'abort')
+  allocation.reportClosed()
   await completion
   t.match(await wait, { session: { status: 'completed' } })
 })
 
 t.test('closing cancels requests, ends waits and rejects later ones', async (t) => {
   const { sessions } = await setUp(t)
-  const call = await allocateTurn(sessions, 's')
+  const allocation = await allocateTurn(sessions, 's')
   const wait = t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
   await nextTick()
   const closed = sessions.close()
-  t.match(call.signal.reason, { code: 'shutting_down', status: 503 })
-  call.reportClosed()
+  t.match(allocation.signal.reason, { code: 'shutting_down', status: 503 })
+  allocation.reportClosed()
   await Promise.all([closed, wait])
   await t.rejects(allocateTurn(sessions, 's'), { code: 'shutting_down' })
   await t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
@@ -537,24 +545,24 @@ t.test('closing cancels requests, ends waits and rejects later ones', async (t) 
 
 t.test('for any concurrent events, recorded turns are numbered from 0 without gaps', async (t) => {
   const step = fc.record({
-    what: fc.constantFrom('call', 'call', 'call', 'reset', 'delete', 'complete', 'get', 'evict'),
+    kind: fc.constantFrom('turn', 'turn', 'turn', 'reset', 'delete', 'complete', 'get', 'evict'),
     pauseTicks: fc.nat({ max: 3 }),
-    callTicks: fc.nat({ max: 5 }),
+    turnTicks: fc.nat({ max: 5 }),
   })
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 25 }), async (steps) => {
       const { sessions, store } = await setUp(t, { memoryBytes: 8_000, settleMs: 60_000 })
       const running: Promise<unknown>[] = []
-      const run: Record<string, (callTicks: number) => Promise<unknown>> = {
-        call: (callTicks) => playCall(sessions, store, callTicks),
+      const run: Record<string, (turnTicks: number) => Promise<unknown>> = {
+        turn: (turnTicks) => playTurn(sessions, store, turnTicks),
         reset: () => sessions.reset('s'),
         delete: () => sessions.delete('s'),
         complete: () => sessions.complete('s'),
         get: () => sessions.get('s'),
-        evict: () => playCall(sessions, store, 0, 'other'),
+        evict: () => playTurn(sessions, store, 0, 'other'),
       }
-      for (const { what, pauseTicks, callTicks } of steps) {
-        running.push(run[what]!(callTicks).catch(expectRejection))
+      for (const { kind, pauseTicks, turnTicks } of steps) {
+        running.push(run[kind]!(turnTicks).catch(expectRejection))
         await ticks(pauseTicks)
       }
       await Promise.all(running)
@@ -570,12 +578,12 @@ t.test('for any concurrent events, recorded turns are numbered from 0 without ga
 })
 
 /** The life of a turn: opened immediately, and ended some time later or when it is cancelled. */
-async function playCall(sessions: Sessions, store: TurnStore, callTicks: number, sessionId = 's') {
-  const call = await allocateTurn(sessions, sessionId)
+async function playTurn(sessions: Sessions, store: TurnStore, turnTicks: number, sessionId = 's') {
+  const allocation = await allocateTurn(sessions, sessionId)
   // A request does not wait for its opening, which fails if the session is deleted first.
-  record(store, call, randomUUID()).catch(expectRejection)
-  for (let left = callTicks; left > 0 && !call.signal.aborted; left -= 1) await nextTick()
-  call.reportClosed()
+  record(store, allocation, randomUUID()).catch(expectRejection)
+  for (let left = turnTicks; left > 0 && !allocation.signal.aborted; left -= 1) await nextTick()
+  allocation.reportClosed()
 }
 
 function expectRejection(error: ProxyError): void {
@@ -586,8 +594,8 @@ async function ticks(count: number): Promise<void> {
   for (let left = count; left > 0; left -= 1) await nextTick()
 }
 
-async function until(holds: () => boolean): Promise<void> {
-  while (!holds()) await nextTick()
+async function until(isTrue: () => boolean): Promise<void> {
+  while (!isTrue()) await nextTick()
 }
 
 t.test(

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { Sweeper } from '../../../../../src/proxy/session/state/sweeper.ts'
 
-t.test('a sweep passes whole milliseconds to the store, whichever clock is behind', async (t) => {
+t.test('a sweep passes integer milliseconds to the store, from the clock that is behind', async (t) => {
   let [wallMs, steadyMs] = [1_000_000, 0.25]
   const sweeps: (number | undefined)[] = []
   const store = {

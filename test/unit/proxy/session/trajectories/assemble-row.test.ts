@@ -16,13 +16,13 @@ import {
 type TurnSpec = Partial<TrainableTurn> & {
   prompt: readonly number[]
   completion: readonly number[]
-  line?: string
+  agentRole?: string
 }
 
-/** Turns of one session, in order, each token with a distinct logprob: -(100 × index + position). */
+/** Builds the turns of a session, in order. Each token has its own logprob: -(100 × index + position). */
 function buildTree(specs: readonly TurnSpec[]): TurnNode[] {
   const tree = new TurnTree()
-  return specs.map(({ prompt, completion, line = 'main', ...fields }, index) => {
+  return specs.map(({ prompt, completion, agentRole = 'main', ...fields }, index) => {
     const turn: TrainableTurn = {
       ...{ turnId: `t${index}`, index, status: 'completed', retryCount: 0, exact: true, inexactReason: null },
       ...{ finishReason: 'stop', weightVersionStart: null, weightVersionEnd: null },
@@ -31,7 +31,7 @@ function buildTree(specs: readonly TurnSpec[]): TurnNode[] {
       completionTokenIds: Int32Array.from(completion),
       ...fields,
     }
-    tree.add(turn, tree.read(turn), line as never)
+    tree.add(turn, tree.read(turn), agentRole as never)
     return tree.find(turn.turnId)!
   })
 }
@@ -45,20 +45,26 @@ function getPlan(chain: readonly TurnNode[], images: readonly RowImage[] = []): 
 
 const NO_MARKS = { labels: [], notes: [], turns: {} } as never
 
-function assembleRow(plan: RowPlan, options: TrajectoryOptions = {}, more: object = {}) {
+function assembleRow(plan: RowPlan, options: TrajectoryOptions = {}, fields: object = {}) {
   const trainedBy = assignTraining([plan], options, () => true)
-  return assemble(plan, options, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null, ...more })
+  return assemble(plan, options, {
+    trainedBy,
+    reward: null,
+    marks: NO_MARKS,
+    policyOf: () => null,
+    ...fields,
+  })
 }
 
-/** Two turns: prompt 1 2 3, completion 4 5; then 6 7 from the environment, and completion 8 9 10. */
-const CHAIN = () =>
+/** Creates two turns: prompt 1 2 3, completion 4 5; then 6 7 from the environment, and completion 8 9 10. */
+const createChain = () =>
   buildTree([
     { prompt: [1, 2, 3], completion: [4, 5] },
     { prompt: [1, 2, 3, 4, 5, 6, 7], completion: [8, 9, 10], finishReason: 'length' },
   ])
 
 t.test('a row has its tokens, a mask over the sampled ones, and their logprobs', async (t) => {
-  const row = assembleRow(getPlan(CHAIN()))
+  const row = assembleRow(getPlan(createChain()))
   t.strictSame([...row.prompt_ids], [1, 2, 3])
   t.strictSame([...row.response_ids], [4, 5, 6, 7, 8, 9, 10])
   t.strictSame([...row.response_mask], [1, 1, 0, 0, 1, 1, 1])
@@ -81,11 +87,11 @@ t.test('a row that ends where the engine truncated the model is truncated', asyn
   for (const finishReason of ['repetition', 'insufficient_system_resource']) {
     const chain = buildTree([{ prompt: [1], completion: [2], finishReason }])
     t.ok(assembleRow(getPlan(chain)).truncated, finishReason)
-    const goesOn = buildTree([
+    const continued = buildTree([
       { prompt: [1], completion: [2], finishReason },
       { prompt: [1, 2, 3], completion: [4] },
     ])
-    t.notOk(assembleRow(getPlan(goesOn)).truncated, 'but not one whose later turns ended by themselves')
+    t.notOk(assembleRow(getPlan(continued)).truncated, 'but not one whose later turns ended by themselves')
   }
 })
 
@@ -140,7 +146,7 @@ t.test('the response is truncated to the requested length', async (t) => {
       ],
     ],
   ] as const) {
-    const row = assembleRow(getPlan(CHAIN()), { responseLength })
+    const row = assembleRow(getPlan(createChain()), { responseLength })
     t.strictSame([...row.response_mask], mask, `${responseLength}`)
     t.equal(row.response_ids.length, mask.length)
     t.equal(row.response_logprobs.length, mask.length)
@@ -156,14 +162,14 @@ t.test('the response is truncated to the requested length', async (t) => {
   }
 })
 
-t.test('the prompt keeps its last tokens', async (t) => {
+t.test('the prompt is truncated to its last tokens', async (t) => {
   for (const [promptLength, prompt] of [
     [1, [3]],
     [2, [2, 3]],
     [3, [1, 2, 3]],
     [4, [1, 2, 3]],
   ] as const) {
-    const row = assembleRow(getPlan(CHAIN()), { promptLength })
+    const row = assembleRow(getPlan(createChain()), { promptLength })
     t.strictSame([...row.prompt_ids], prompt)
     t.equal(row.prompt_truncated, promptLength < 3)
   }
@@ -177,7 +183,7 @@ const image = (index: number, tokens: number): RowImage => ({
 t.test(
   'an image is never divided: the cut moves to its edge, and the remaining images are shifted',
   async (t) => {
-    const plan = getPlan(CHAIN(), [image(1, 2), image(5, 2)])
+    const plan = getPlan(createChain(), [image(1, 2), image(5, 2)])
     const full = assembleRow(plan)
     t.strictSame(
       full.images!.map(({ at: index }) => index),
@@ -200,10 +206,10 @@ t.test(
 )
 
 t.test('a turn that several rows contain is in the mask of one', async (t) => {
-  const [first, second] = CHAIN() as [TurnNode, TurnNode]
+  const [first, second] = createChain() as [TurnNode, TurnNode]
   const [short, long] = [getPlan([first]), getPlan([first, second])]
   const trainedBy = assignTraining([short, long], {}, () => true)
-  t.equal(trainedBy.get(first), short, 'among rows that keep equal parts, the first one trains it')
+  t.equal(trainedBy.get(first), short, 'among rows with equal parts, the first one trains it')
   t.equal(trainedBy.get(second), long)
   const row = assemble(long, {}, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null })
   t.strictSame([...row.response_mask], [0, 0, 0, 0, 1, 1, 1])
@@ -217,10 +223,10 @@ t.test('a turn that several rows contain is in the mask of one', async (t) => {
     'nor one that is not requested',
   )
   const cut = assignTraining([getPlan([first, second])], { responseLength: 4 }, () => true)
-  t.notOk(cut.has(second), 'a row that keeps nothing of a turn does not train it')
+  t.notOk(cut.has(second), 'a row without tokens of a turn does not train it')
   const [deep] = [getPlan([first, second])]
   const better = assignTraining([{ ...deep, responseLength: 1 }, deep], { responseLength: 7 }, () => true)
-  t.equal(better.get(first), deep, 'the row that keeps more of it')
+  t.equal(better.get(first), deep, 'the row that has more of it')
 })
 
 /** The engine requests of a turn: the number of tokens and the weights of each. */
@@ -303,18 +309,14 @@ t.test('tokens of older or unknown weights than the newest of the row are masked
     return [...row.response_mask]
   }
   t.strictSame(getMasks(getRequests([1, '9'], [2, '10']), ['9', '9']), [0, 0, 0, 0, 1, 1])
-  t.strictSame(
-    getMasks(getRequests([1, '9'], [2, '8']), ['9', '9']),
-    [1, 1, 0, 1, 0, 0],
-    'whatever the order',
-  )
+  t.strictSame(getMasks(getRequests([1, '9'], [2, '8']), ['9', '9']), [1, 1, 0, 1, 0, 0], 'in any order')
   t.strictSame(getMasks(getRequests([3, '9']), ['8', '9']), [0, 0, 0, 1, 1, 1], 'changed during the turn')
   t.strictSame(getMasks(getRequests([1, null], [2, '9']), [null, '9']), [0, 0, 0, 0, 1, 1], 'unknown')
   t.strictSame(getMasks(getRequests([3, null]), [null, null]), [1, 1, 0, 1, 1, 1], 'all unknown')
   t.strictSame(getMasks(getRequests([1, 'b'], [2, 'a']), ['b', 'b']), [0, 0, 0, 0, 1, 1], 'the last name')
 })
 
-t.test('the range of weight versions is that of the turns that the row keeps', async (t) => {
+t.test('the range of weight versions is that of the turns with tokens in the row', async (t) => {
   const getRange = (versions: readonly (readonly [string | null, string | null])[], options = {}) => {
     const specs = versions.map(([start, end], index) => ({
       prompt: Array.from({ length: 1 + 2 * index }, (_, index) => index),
@@ -389,7 +391,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
       { responseLength: 2 },
     ),
     ['1', '1', 0],
-    'of the kept turns',
+    'of the turns with tokens',
   )
   t.strictSame(
     getRange(
@@ -404,23 +406,23 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
 })
 
 t.test('the agent role is that of the last turn that is not a compaction', async (t) => {
-  const getLine = (...lines: string[]) => {
-    const specs = lines.map((line, index) => ({
+  const getAgentRole = (...agentRoles: string[]) => {
+    const specs = agentRoles.map((agentRole, index) => ({
       prompt: Array.from({ length: 1 + 2 * index }, (_, index) => index),
       completion: [2 * index + 1],
-      line,
+      agentRole,
     }))
     return assembleRow(getPlan(buildTree(specs))).agent_role
   }
-  t.equal(getLine('main', 'subagent:1'), 'subagent:1')
-  t.equal(getLine('main', 'compaction'), 'main')
-  t.equal(getLine('compaction'), 'compaction')
+  t.equal(getAgentRole('main', 'subagent:1'), 'subagent:1')
+  t.equal(getAgentRole('main', 'compaction'), 'main')
+  t.equal(getAgentRole('compaction'), 'compaction')
 })
 
 t.test('rewards and labels are those of the session, of the agent role, and of each turn', async (t) => {
   const reward = { reward: 0.5, components: { style: 1 }, lines: { 'subagent:1': 2 }, turns: { 1: -1 } }
   const marks = { labels: ['good'], notes: [], turns: { 0: { labels: ['odd'], notes: [] } } }
-  const row = assembleRow(getPlan(CHAIN()), {}, { reward, marks })
+  const row = assembleRow(getPlan(createChain()), {}, { reward, marks })
   t.match(row, { reward: 0.5, reward_components: { style: 1 }, labels: ['good'] })
   t.strictSame(
     row.turns.map((turn) => turn.reward),
@@ -430,20 +432,20 @@ t.test('rewards and labels are those of the session, of the agent role, and of e
     row.turns.map((turn) => turn.labels),
     [['odd'], []],
   )
-  const [turn] = buildTree([{ prompt: [1], completion: [2], line: 'subagent:1' }])
+  const [turn] = buildTree([{ prompt: [1], completion: [2], agentRole: 'subagent:1' }])
   t.equal(assembleRow(getPlan([turn!]), {}, { reward }).reward, 2)
-  t.match(assembleRow(getPlan(CHAIN())), { reward: null, reward_components: {} })
+  t.match(assembleRow(getPlan(createChain())), { reward: null, reward_components: {} })
 })
 
 t.test('the policy of a row is the common one of its turns', async (t) => {
   const getPolicy = (names: readonly (string | null)[]) => ({
     policyOf: ({ index }: TurnNode) => names[index]!,
   })
-  t.equal(assembleRow(getPlan(CHAIN()), {}, getPolicy(['a', 'a'])).policy, 'a')
-  t.equal(assembleRow(getPlan(CHAIN()), {}, getPolicy(['a', 'b'])).policy, null)
-  t.equal(assembleRow(getPlan(CHAIN()), {}, getPolicy([null, 'b'])).policy, null)
+  t.equal(assembleRow(getPlan(createChain()), {}, getPolicy(['a', 'a'])).policy, 'a')
+  t.equal(assembleRow(getPlan(createChain()), {}, getPolicy(['a', 'b'])).policy, null)
+  t.equal(assembleRow(getPlan(createChain()), {}, getPolicy([null, 'b'])).policy, null)
   t.strictSame(
-    assembleRow(getPlan(CHAIN()), {}, getPolicy(['a', 'b'])).turns.map(({ policy }) => policy),
+    assembleRow(getPlan(createChain()), {}, getPolicy(['a', 'b'])).turns.map(({ policy }) => policy),
     ['a', 'b'],
   )
 })
@@ -456,7 +458,7 @@ t.test('a turn without exact ids makes a row that is marked inexact', async (t) 
 })
 
 t.test('the layout of a row has its preceding turns, and the row that trains each', async (t) => {
-  const [first, second] = CHAIN() as [TurnNode, TurnNode]
+  const [first, second] = createChain() as [TurnNode, TurnNode]
   const plan = getPlan([second])
   const layout = createLayout(plan, assembleRow(plan, { promptLength: 2 }))
   t.strictSame(

@@ -10,36 +10,36 @@ import {
   type Trajectory,
   TrajectoryBuilder,
 } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
-import { turnStep } from '../../../../helpers/turn-step.ts'
+import { createTurnStep } from '../../../../helpers/turn-step.ts'
 import { unpackForest } from '../../../../helpers/unpack-forest.ts'
 
-interface Planned {
-  /** The index of the earlier turn that it continues; the last index: none. */
+interface PlannedTurn {
+  /** The index of the earlier turn that the turn continues; the last index: none. */
   parent: number
-  glue: readonly number[]
+  bridge: readonly number[]
   completion: readonly number[]
   isExact: boolean
 }
 
 /** Few different tokens, so that prompts share prefixes, and completions are equal. */
 const tokens = fc.array(fc.nat(1), { minLength: 1, maxLength: 4 })
-const session: fc.Arbitrary<Planned[]> = fc.array(
+const session: fc.Arbitrary<PlannedTurn[]> = fc.array(
   fc.record({
     parent: fc.nat(20),
-    glue: tokens,
+    bridge: tokens,
     completion: tokens,
     isExact: fc.boolean().map((isNot) => !isNot),
   }),
   { maxLength: 7 },
 )
 
-function getRows(planned: readonly Planned[]): Trajectory[] {
+function getRows(planned: readonly PlannedTurn[]): Trajectory[] {
   const builder = new TrajectoryBuilder()
   const turns: number[][] = []
-  for (const [index, { parent, glue, completion, isExact }] of planned.entries()) {
-    const prompt = [...(turns[(parent % (index + 1)) - 1] ?? []), ...glue]
+  for (const [index, { parent, bridge, completion, isExact }] of planned.entries()) {
+    const prompt = [...(turns[(parent % (index + 1)) - 1] ?? []), ...bridge]
     turns.push([...prompt, ...completion])
-    const step = turnStep(index, prompt, completion)
+    const step = createTurnStep(index, prompt, completion)
     const completionLogprobs = Float64Array.from(completion, (_, i) => -index - i / 8)
     builder.add({ ...step, completionLogprobs, exact: isExact, inexactReason: isExact ? null : 'no ids' })
   }
@@ -53,7 +53,7 @@ function getForest(sessions: readonly (readonly [sessionId: string, rows: readon
 }
 
 /** Arrays as lists, which are equal by their numbers, in any memory. */
-const plain = (row: object) =>
+const toPlain = (row: object) =>
   Object.fromEntries(
     Object.entries(row).map(([name, value]) => [
       name,
@@ -67,8 +67,8 @@ t.test('an expanded forest equals the rows', async (t) => {
     fc.property(fc.array(session, { minLength: 1, maxLength: 3 }), (planned) => {
       const sessions = planned.map((turns, index) => [`s${index}`, getRows(turns)] as const)
       const forest = getForest(sessions)
-      const wanted = sessions.flatMap(([session_id, rows]) => rows.map((row) => ({ session_id, ...row })))
-      deepStrictEqual(unpackForest(forest).map(plain), wanted.map(plain))
+      const expected = sessions.flatMap(([session_id, rows]) => rows.map((row) => ({ session_id, ...row })))
+      deepStrictEqual(unpackForest(forest).map(toPlain), expected.map(toPlain))
       for (const [index, { parent, ids }] of forest.nodes.entries()) {
         if (!(parent === null || parent < index) || ids.length === 0) throw new Error(`node ${index}`)
       }
@@ -76,12 +76,15 @@ t.test('an expanded forest equals the rows', async (t) => {
         (node): node is CompletionTokens => 'turn' in node && node.turn.trained,
       )
       const trainedTokens = trained.reduce((sum, { ids }) => sum + ids.length, 0)
-      const masks = wanted.flatMap(({ response_mask: mask }) => [...mask])
+      const masks = expected.flatMap(({ response_mask: mask }) => [...mask])
       deepStrictEqual(trainedTokens, masks.filter((bit) => bit === 1).length)
       const size = forest.nodes.reduce((sum, { ids }) => sum + ids.length, 0)
-      const full = wanted.reduce((sum, row) => sum + row.prompt_ids.length + row.response_ids.length, 0)
-      if (size > full) throw new Error('it is larger than the rows')
-      if (size < full) shared += 1
+      const rowTokens = expected.reduce(
+        (sum, row) => sum + row.prompt_ids.length + row.response_ids.length,
+        0,
+      )
+      if (size > rowTokens) throw new Error('it is larger than the rows')
+      if (size < rowTokens) shared += 1
     }),
     { numRuns: 500 },
   )
@@ -89,10 +92,10 @@ t.test('an expanded forest equals the rows', async (t) => {
 })
 
 t.test('prompt tokens are stored once, and each completion by itself', async (t) => {
-  const sample = (...completion: number[]) => ({ parent: 0, glue: [1, 2, 3, 4], completion, isExact: true })
+  const sample = (...completion: number[]) => ({ parent: 0, bridge: [1, 2, 3, 4], completion, isExact: true })
   const group = [
-    ['a', getRows([sample(7, 8), { parent: 1, glue: [5], completion: [9], isExact: true }])],
-    ['b', getRows([sample(7, 8), { ...sample(6), glue: [1, 2, 5] }])],
+    ['a', getRows([sample(7, 8), { parent: 1, bridge: [5], completion: [9], isExact: true }])],
+    ['b', getRows([sample(7, 8), { ...sample(6), bridge: [1, 2, 5] }])],
   ] as const
   const { nodes, rows } = getForest(group)
   const shown = nodes.map((node) => [node.parent, [...node.ids], 'turn' in node ? node.sessionId : null])

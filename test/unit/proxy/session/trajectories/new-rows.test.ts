@@ -5,24 +5,24 @@ import { createNoMarks } from '../../../../../src/proxy/store/port/marks.ts'
 import { recordTurn } from '../../../../helpers/sessions-api.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
-type Facts = NonNullable<Parameters<typeof recordTurn>[3]>
+type TurnFields = NonNullable<Parameters<typeof recordTurn>[3]>
 
-const say = (role: string, content: string) => JSON.stringify({ role, content })
-const system = say('system', 'You are a coder.')
-const task = say('user', 'Fix the bug.')
-const response = say('assistant', 'hello')
-const more = say('user', 'And the other.')
+const createMessage = (role: string, content: string) => JSON.stringify({ role, content })
+const system = createMessage('system', 'You are a coder.')
+const task = createMessage('user', 'Fix the bug.')
+const response = createMessage('assistant', 'hello')
+const more = createMessage('user', 'And the other.')
 const ids = (from: number, count: number) => Array.from({ length: count }, (_, index) => from + index)
 const START = ids(0, 20)
 const FIRST = { requestMessages: [system, task], promptTokenIds: Int32Array.from(START) }
 /** Its tokens continue those of the first, whose completion is the token 3. */
-const GOES_ON = Int32Array.from([...START, 3, 50])
+const CONTINUED = Int32Array.from([...START, 3, 50])
 
-async function getReasons(...turns: Facts[]) {
+async function getReasons(...turns: TurnFields[]) {
   const store = await openMemoryStore()
   const at = { createdAtMs: 1, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
   await store.createSession({ sessionId: 's', ...at })
-  for (const [index, facts] of turns.entries()) await recordTurn(store, 's', index, facts)
+  for (const [index, fields] of turns.entries()) await recordTurn(store, 's', index, fields)
   return (await readTree(store.readSteps('s'), createNoMarks())).map(({ new_row }) => new_row)
 }
 
@@ -32,12 +32,12 @@ const prompt = (fields: object, more: object = {}) => ({
 const other = (...tokens: number[]) => ({ promptTokenIds: Int32Array.from(tokens) })
 
 t.test('a turn that extends another one starts no row', async (t) => {
-  const next = { requestMessages: [system, task, response, more], promptTokenIds: GOES_ON }
+  const next = { requestMessages: [system, task, response, more], promptTokenIds: CONTINUED }
   t.match(await getReasons(FIRST, next), [{ why: 'conversation', turn: null }, null])
 })
 
 t.test('another task, and the same prompt again, are expected', async (t) => {
-  const second = { requestMessages: [system, say('user', 'Another.')], ...other(...ids(0, 10), 77) }
+  const second = { requestMessages: [system, createMessage('user', 'Another.')], ...other(...ids(0, 10), 77) }
   t.match(await getReasons(FIRST, FIRST, second), [
     { why: 'conversation' },
     { why: 'sampled_again', turn: 0 },
@@ -49,7 +49,7 @@ t.test("an agent's change of its history is reported with its position", async (
   const [, edited] = await getReasons(
     { ...FIRST, requestMessages: [system, task, response, more] },
     {
-      requestMessages: [system, task, response, say('user', 'And the others.'), response, more],
+      requestMessages: [system, task, response, createMessage('user', 'And the others.'), response, more],
       ...other(9, 9),
     },
   )
@@ -67,7 +67,7 @@ t.test("an agent's change of its history is reported with its position", async (
     text: /^the response of turn 0 is missing before message 3/,
   })
   const [, rewritten] = await getReasons(FIRST, {
-    requestMessages: [system, task, say('assistant', 'bye'), more],
+    requestMessages: [system, task, createMessage('assistant', 'bye'), more],
     ...other(9),
   })
   t.match(rewritten, {
@@ -77,7 +77,7 @@ t.test("an agent's change of its history is reported with its position", async (
     changes: [{ before: 'hello', now: 'bye' }],
   })
   const [, newSystem] = await getReasons(FIRST, {
-    requestMessages: [say('system', 'You are a poet.'), task],
+    requestMessages: [createMessage('system', 'You are a poet.'), task],
     ...other(9),
   })
   t.match(newSystem, {
@@ -125,33 +125,30 @@ t.test('an edited tool call is reported with the sampled one', async (t) => {
 
 t.test('an edited first message splits a row, and another task does not', async (t) => {
   const long = 'Fix the bug in the parser of dates, which fails in leap years.'
-  const sendRequest = (content: string, ...rest: string[]) => ({
-    requestMessages: [system, say('user', content), ...rest],
+  const createTurn = (content: string, ...rest: string[]) => ({
+    requestMessages: [system, createMessage('user', content), ...rest],
     ...other(...ids(50, 10)),
   })
-  const [, edited] = await getReasons(sendRequest(long), sendRequest(`${long} Be quick.`))
+  const [, edited] = await getReasons(createTurn(long), createTurn(`${long} Be quick.`))
   t.match(edited, {
     why: 'message_changed',
     split: true,
     text: "first message edited: it differs from turn 0's at line 1",
     changes: [{ what: 'first message', before: long, now: `${long} Be quick.` }],
   })
-  const [, another] = await getReasons(sendRequest(long), sendRequest('Write a poem about the sea.'))
+  const [, another] = await getReasons(createTurn(long), createTurn('Write a poem about the sea.'))
   t.match(another, { why: 'conversation', split: false })
-  const [, alike] = await getReasons(
-    sendRequest(long, response, more),
-    sendRequest('Mend it.', response, more),
-  )
+  const [, alike] = await getReasons(createTurn(long, response, more), createTurn('Mend it.', response, more))
   t.match(alike, { why: 'message_changed' }, 'the conversations continue alike')
 })
 
 t.test('a reported text is short, and starts at the line before the difference', async (t) => {
   const lines = Array.from({ length: 1_000 }, (_, index) => `line ${index}`)
-  const sendRequest = (all: string[]) => ({
-    requestMessages: [say('system', all.join('\n')), task],
+  const createTurn = (all: string[]) => ({
+    requestMessages: [createMessage('system', all.join('\n')), task],
     ...other(1, 2),
   })
-  const [, changed] = await getReasons(sendRequest(lines), sendRequest(lines.with(500, 'changed')))
+  const [, changed] = await getReasons(createTurn(lines), createTurn(lines.with(500, 'changed')))
   t.match(changed, { text: "system prompt edited: it differs from turn 0's at line 501" })
   const [{ before, now } = { before: null, now: null }] = changed!.changes
   t.match(before, /^line 499\nline 500\nline 501\n/)
@@ -160,13 +157,13 @@ t.test('a reported text is short, and starts at the line before the difference',
 })
 
 t.test('subagents have their own conversations', async (t) => {
-  const helper = (prompt: string, line?: string) => ({
-    requestMessages: [say('system', prompt), say('user', 'Look at the tests.')],
+  const createHelperTurn = (prompt: string, agentRole?: string) => ({
+    requestMessages: [createMessage('system', prompt), createMessage('user', 'Look at the tests.')],
     ...other(...ids(80, 10)),
-    ...(line && { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }),
+    ...(agentRole && { annotations: JSON.stringify({ line: { told: agentRole, rule: 'header' } }) }),
   })
-  const named = helper('You are a coder!', 'subagent:a')
-  t.match(await getReasons(FIRST, named, helper('Search the files for what the task names.')), [
+  const named = createHelperTurn('You are a coder!', 'subagent:a')
+  t.match(await getReasons(FIRST, named, createHelperTurn('Search the files for what the task names.')), [
     { why: 'conversation' },
     { why: 'conversation', split: false },
     { why: 'conversation', split: false },
@@ -179,12 +176,12 @@ t.test('a prompt that leaves the tokens of its turn is reported with the token a
   const [, left] = await getReasons(FIRST, { ...messages, ...other(...ids(0, 15), 99), ...broken })
   t.match(left, { why: 'tokens_differ', turn: 0, text: /they differ from token 15 on \(broken\)$/ })
   const inexact = { ...FIRST, exact: false, inexactReason: 'no logprobs' }
-  const [own, after] = await getReasons(inexact, { ...messages, promptTokenIds: GOES_ON, ...broken })
+  const [own, after] = await getReasons(inexact, { ...messages, promptTokenIds: CONTINUED, ...broken })
   t.match(own, { why: 'conversation' })
   t.match(after, { why: 'not_trainable', turn: 0, text: /no logprobs$/ })
   const [, otherModel] = await getReasons(FIRST, {
     ...messages,
-    promptTokenIds: GOES_ON,
+    promptTokenIds: CONTINUED,
     params: '{"model":"another"}',
     ...prompt({ reason: 'extended', from: 's-0' }),
   })
@@ -198,11 +195,11 @@ t.test('turns that are in no row have no reason', async (t) => {
 })
 
 t.test('an edit after a recorded response splits a row, though its prompt begins with a turn', async (t) => {
-  const call = say('assistant', 'hello')
-  const result = say('tool', 'A long listing of files.')
-  const second = { requestMessages: [system, task, call, result], promptTokenIds: GOES_ON }
+  const call = createMessage('assistant', 'hello')
+  const result = createMessage('tool', 'A long listing of files.')
+  const second = { requestMessages: [system, task, call, result], promptTokenIds: CONTINUED }
   const later = (text: string, ...tokens: number[]) => ({
-    requestMessages: [system, task, call, say('tool', text), response, more],
+    requestMessages: [system, task, call, createMessage('tool', text), response, more],
     promptTokenIds: Int32Array.from([...START, 3, ...tokens]),
   })
   const [, , cleared] = await getReasons(FIRST, second, later('[cleared]', 60, 61))
@@ -226,11 +223,11 @@ t.test('an edit after a recorded response splits a row, though its prompt begins
 })
 
 t.test('a sliding window drops messages and edits none', async (t) => {
-  const [first, last] = [say('assistant', 'hello'), say('assistant', 'and then')]
-  const result = say('tool', 'One.')
+  const [first, last] = [createMessage('assistant', 'hello'), createMessage('assistant', 'and then')]
+  const result = createMessage('tool', 'One.')
   const second = {
     requestMessages: [system, task, first, result],
-    promptTokenIds: GOES_ON,
+    promptTokenIds: CONTINUED,
     completionText: 'and then',
   }
   const window = (...messages: string[]) => ({ requestMessages: messages, ...other(9, 9) })
@@ -255,7 +252,7 @@ t.test(
   async (t) => {
     const opening = { requestMessages: [task], promptTokenIds: Int32Array.from(START) }
     const [, edited] = await getReasons(opening, {
-      requestMessages: [say('user', 'Now: write a poem.'), response, more],
+      requestMessages: [createMessage('user', 'Now: write a poem.'), response, more],
       ...other(9, 9),
     })
     t.match(edited, { why: 'message_changed', turn: 0, split: true })

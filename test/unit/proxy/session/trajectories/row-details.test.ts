@@ -20,12 +20,12 @@ import {
   getTop,
   getVersion,
 } from '../../../../helpers/reported-details.ts'
-import { turnStep } from '../../../../helpers/turn-step.ts'
+import { createTurnStep } from '../../../../helpers/turn-step.ts'
 
 /** A turn by its parent (an earlier one, or none), the tokens between, and the sampled ones. */
-interface Planned {
+interface PlannedTurn {
   parent: number
-  glue: number[]
+  bridge: number[]
   completion: number[]
   isReported: boolean
   /** Experts are reported from the parent's last token on, as requested when the parent's are recorded. */
@@ -33,10 +33,10 @@ interface Planned {
 }
 
 const tokens = (minLength: number) => fc.array(fc.nat(60_000), { minLength, maxLength: 6 })
-const session: fc.Arbitrary<Planned[]> = fc.array(
+const session: fc.Arbitrary<PlannedTurn[]> = fc.array(
   fc.record({
     parent: fc.nat(20),
-    glue: tokens(1),
+    bridge: tokens(1),
     completion: tokens(1),
     isReported: fc.boolean(),
     isTrimmed: fc.boolean(),
@@ -53,33 +53,36 @@ const options: fc.Arbitrary<TrajectoryOptions> = fc.record(
   { requiredKeys: [] },
 )
 
-function build(planned: readonly Planned[]) {
+function build(planned: readonly PlannedTurn[]) {
   const builder = new TrajectoryBuilder()
   const details = new Map<string, TokenData>()
-  const sequences: { prompt: number[]; whole: number[]; isReported: boolean }[] = []
-  for (const [index, { parent, glue, completion, isReported, isTrimmed }] of planned.entries()) {
+  const sequences: { prompt: number[]; tokens: number[]; isReported: boolean }[] = []
+  for (const [index, { parent, bridge, completion, isReported, isTrimmed }] of planned.entries()) {
     const before = sequences[(parent % (index + 1)) - 1]
-    const prompt = [...(before?.whole ?? []), ...glue]
-    sequences.push({ prompt, whole: [...prompt, ...completion], isReported })
-    builder.add(turnStep(index, prompt, completion))
-    const expertsStart = isTrimmed && before?.isReported ? before.whole.length - 1 : 0
+    const prompt = [...(before?.tokens ?? []), ...bridge]
+    sequences.push({ prompt, tokens: [...prompt, ...completion], isReported })
+    builder.add(createTurnStep(index, prompt, completion))
+    const expertsStart = isTrimmed && before?.isReported ? before.tokens.length - 1 : 0
     if (isReported) details.set(String(index), getDetails(prompt, completion, { expertsStart }))
   }
   return { builder, details }
 }
 
-/** Each token of the row determines the data beside it; `told` lists the turns that have any. */
-function isAligned(
+/**
+ * Returns the first token of the row whose data differs from that which its id determines, if any.
+ * @param isReported whether a turn has data
+ */
+function findMisalignment(
   row: Trajectory,
   data: RowDetails,
   isReported: (turnId: string) => boolean,
 ): string | undefined {
   const sequence = [...row.prompt_ids, ...row.response_ids]
-  const turnAt = (index: number) =>
+  const findTurn = (index: number) =>
     row.turns.find(({ start, end, trained }) => trained && start <= index && index < end)
   for (const [index, token] of row.response_ids.entries()) {
-    const turn = turnAt(index)
-    const expected = turn !== undefined && isReported(turn.turn_id)
+    const turn = findTurn(index)
+    const hasData = turn !== undefined && isReported(turn.turn_id)
     const shown = {
       mask: data.sampling_mask?.[index]?.ids,
       maskLogprobs: data.sampling_mask?.[index]?.logprobs,
@@ -90,7 +93,7 @@ function isAligned(
       ]),
       version: data.weight_versions?.find(({ start, end }) => start <= index && index < end)?.version,
     }
-    const wanted = expected
+    const expected = hasData
       ? {
           mask: getMask(token),
           maskLogprobs: getMaskLogprobs(token),
@@ -99,7 +102,7 @@ function isAligned(
           version: getVersion(token),
         }
       : { logprob: data.sampling_logprobs === null ? undefined : null }
-    if (JSON.stringify(shown) !== JSON.stringify(wanted))
+    if (JSON.stringify(shown) !== JSON.stringify(expected))
       return `response token ${index}: ${JSON.stringify(shown)}`
     if ((row.response_mask[index] === 1) !== (turn !== undefined)) return 'the mask'
   }
@@ -109,10 +112,10 @@ function isAligned(
     if (alternatives.ids[0] !== own![0] || alternatives.logprobs?.[0] !== own![1])
       return `prompt token ${index}`
   }
-  return expertsFault(sequence, data)
+  return findExpertsFault(sequence, data)
 }
 
-function expertsFault(
+function findExpertsFault(
   sequence: readonly number[],
   { routed_experts: table }: RowDetails,
 ): string | undefined {
@@ -121,8 +124,8 @@ function expertsFault(
   const width = table.data.length / sequence.length
   for (const [index, token] of sequence.entries()) {
     const isKnown = table.known.some(([from, to]) => from <= index && index < to)
-    const wanted = isKnown ? getExperts(token) : new Array(width).fill(0)
-    if (table.data.subarray(index * width, (index + 1) * width).join() !== wanted.join())
+    const expected = isKnown ? getExperts(token) : new Array(width).fill(0)
+    if (table.data.subarray(index * width, (index + 1) * width).join() !== expected.join())
       return `experts of ${index}`
   }
   return undefined
@@ -130,12 +133,12 @@ function expertsFault(
 
 t.test('token data stands beside its tokens, for any rows and cuts', async (t) => {
   fc.assert(
-    fc.property(session, options, (planned, chosen) => {
+    fc.property(session, options, (planned, options) => {
       const { builder, details } = build(planned)
-      for (const { row, computeLayout: layout } of builder.locateRows(chosen, null)) {
+      for (const { row, computeLayout: layout } of builder.locateRows(options, null)) {
         const data = collectRowDetails(layout(), details)
         t.equal(
-          isAligned(row, data, (turnId) => details.has(turnId)),
+          findMisalignment(row, data, (turnId) => details.has(turnId)),
           undefined,
         )
       }

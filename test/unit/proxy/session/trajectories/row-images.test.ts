@@ -23,9 +23,9 @@ const imagesInOrder = fc
   .map((parts) => {
     let end = 0
     return parts.map(([gap, tokens]) => {
-      const placed = image(end + gap, tokens)
-      end = placed.at + tokens
-      return placed
+      const positioned = image(end + gap, tokens)
+      end = positioned.at + tokens
+      return positioned
     })
   })
 
@@ -33,8 +33,8 @@ t.test('no row begins or ends within an image, and each row lists its complete i
   fc.assert(
     fc.property(imagesInOrder, fc.nat(40), fc.nat(40), (images, one, other) => {
       // The image of each token.
-      const owners = images.flatMap((placed) =>
-        Array.from({ length: placed.tokens }, (_, i) => [placed.at + i, placed] as const),
+      const owners = images.flatMap((positioned) =>
+        Array.from({ length: positioned.tokens }, (_, i) => [positioned.at + i, positioned] as const),
       )
       const ownerOf = new Map(owners)
       const isCut = (index: number) => ownerOf.has(index) && ownerOf.get(index) === ownerOf.get(index - 1)
@@ -52,7 +52,7 @@ t.test('no row begins or ends within an image, and each row lists its complete i
       )
       t.strictSame(
         selectImages(images, from, to),
-        full.map((placed) => ({ ...placed, at: placed.at - from })),
+        full.map((positioned) => ({ ...positioned, at: positioned.at - from })),
       )
     }),
   )

@@ -1,4 +1,4 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setImmediate as nextIteration } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
@@ -13,9 +13,9 @@ import {
 } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TrainableTurn } from '../../../../../src/proxy/session/trajectories/turn-tree.ts'
 import type { TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
-import { lastOfTexts } from '../../../../helpers/messages.ts'
+import { addMessageTexts } from '../../../../helpers/messages.ts'
 import { limitRuns } from '../../../../helpers/tier.ts'
-import { turnStep } from '../../../../helpers/turn-step.ts'
+import { createTurnStep } from '../../../../helpers/turn-step.ts'
 
 type RecordedTurn = TrainableTurn &
   Pick<TurnRecord, 'promptTokenIds'> &
@@ -23,13 +23,13 @@ type RecordedTurn = TrainableTurn &
   AttemptTurn &
   Pick<TurnRecord, 'completionText'>
 
-interface Sketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completionTokenIds'>> {
+interface TurnSketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completionTokenIds'>> {
   prompt: number[]
   completion: number[]
 }
 
-/** A completed turn; its logprobs identify turn and position. */
-function getTurn(sketch: Sketch, index: number): RecordedTurn {
+/** Creates a completed turn; its logprobs identify turn and position. */
+function getTurn(sketch: TurnSketch, index: number): RecordedTurn {
   const { prompt, completion, ...rest } = sketch
   return {
     turnId: `t${index}`,
@@ -38,7 +38,7 @@ function getTurn(sketch: Sketch, index: number): RecordedTurn {
     retryCount: 0,
     startedAtMs: 100 * index,
     endedAtMs: 100 * index + 50,
-    lastMessage: lastOfTexts([JSON.stringify({ role: 'user', content: prompt.join(' ') })]),
+    lastMessage: addMessageTexts([JSON.stringify({ role: 'user', content: prompt.join(' ') })]),
     tools: null,
     params: '{}',
     promptPieces: [],
@@ -63,7 +63,7 @@ function getBuilder(turns: RecordedTurn[], selection: TurnSelection = {}): Traje
 }
 
 function getRows(
-  sketches: Sketch[],
+  sketches: TurnSketch[],
   options: TrajectoryOptions = {},
   selection: TurnSelection = {},
 ): Trajectory[] {
@@ -74,8 +74,8 @@ function turnIds(row: Trajectory): string[] {
   return row.turns.map((turn) => turn.turn_id)
 }
 
-/** Rows as plain values, with the masked tokens listed. */
-function plain(row: Trajectory) {
+/** Returns a row as plain values. */
+function toPlain(row: Trajectory) {
   return {
     prompt: [...row.prompt_ids],
     response: [...row.response_ids],
@@ -84,7 +84,7 @@ function plain(row: Trajectory) {
   }
 }
 
-const chain: Sketch[] = [
+const chain: TurnSketch[] = [
   { prompt: [1, 2], completion: [3, 4] },
   { prompt: [1, 2, 3, 4, 5], completion: [6] },
   { prompt: [1, 2, 3, 4, 5, 6, 7, 8], completion: [9, 9] },
@@ -95,7 +95,7 @@ t.test(
   async (t) => {
     const [row, ...others] = getRows(chain)
     t.same(others, [])
-    t.same(plain(row!), {
+    t.same(toPlain(row!), {
       prompt: [1, 2],
       response: [3, 4, 5, 6, 7, 8, 9, 9],
       mask: [1, 1, 0, 1, 0, 0, 1, 1],
@@ -130,7 +130,7 @@ t.test('a completion that two branches share is trained in the first of them', a
     { prompt: [1, 2, 3, 4], completion: [5] },
     { prompt: [1, 2, 3, 6], completion: [7] },
   ])
-  t.same(rows.map(plain), [
+  t.same(rows.map(toPlain), [
     { prompt: [1], response: [2, 3, 4, 5], mask: [1, 1, 0, 1], turns: ['t0', 't1'] },
     { prompt: [1], response: [2, 3, 6, 7], mask: [0, 0, 0, 1], turns: ['t0', 't2'] },
   ])
@@ -138,14 +138,14 @@ t.test('a completion that two branches share is trained in the first of them', a
 })
 
 t.test(
-  'a prompt sampled twice and continued from the first completion keeps both, each on its own',
+  'a prompt sampled twice and continued from the first completion has both, in a row each',
   async (t) => {
     const rows = getRows([
       { prompt: [1], completion: [2] },
       { prompt: [1], completion: [3] },
       { prompt: [1, 2, 4], completion: [5] },
     ])
-    t.same(rows.map(plain), [
+    t.same(rows.map(toPlain), [
       { prompt: [1], response: [3], mask: [1], turns: ['t1'] },
       { prompt: [1], response: [2, 4, 5], mask: [1, 0, 1], turns: ['t0', 't2'] },
     ])
@@ -169,18 +169,20 @@ t.test('equal completions of an equal prompt are continued once each, the latest
 })
 
 t.test('a turn without a sampled token is in no row and extends none', async (t) => {
-  const turns: Sketch[] = [
+  const turns: TurnSketch[] = [
     { prompt: [1], completion: [2] },
     { prompt: [1, 2, 3, 4, 5], completion: [] },
     { prompt: [9, 9, 9], completion: [] },
   ]
   for (const perTurn of [false, true]) {
-    t.same(getRows(turns, { perTurn }).map(plain), [{ prompt: [1], response: [2], mask: [1], turns: ['t0'] }])
+    t.same(getRows(turns, { perTurn }).map(toPlain), [
+      { prompt: [1], response: [2], mask: [1], turns: ['t0'] },
+    ])
   }
   t.match(getBuilder(turns.map(getTurn)).countExcluded(), { empty: 2, superseded: 0 })
 })
 
-t.test('a turn that is marked as lacking ids keeps its row, which has the reason', async (t) => {
+t.test('a turn without ids has a row, which has the reason', async (t) => {
   const rows = getRows([{ prompt: [], completion: [], exact: false, inexactReason: 'no ids' }])
   t.match(rows, [{ exact: false, inexact_reason: 'no ids' }])
 })
@@ -190,14 +192,14 @@ t.test('a branch that shares only text, but not the end of a completion, starts 
     { prompt: [1, 2], completion: [3, 4] },
     { prompt: [1, 2, 3, 9], completion: [5] },
   ])
-  t.same(rows.map(plain), [
+  t.same(rows.map(toPlain), [
     { prompt: [1, 2], response: [3, 4], mask: [1, 1], turns: ['t0'] },
     { prompt: [1, 2, 3, 9], response: [5], mask: [1], turns: ['t1'] },
   ])
 })
 
 t.test("a client's retry supersedes the completion without a continuation", async (t) => {
-  const turns: Sketch[] = [
+  const turns: TurnSketch[] = [
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [3], retryCount: 1 },
     { prompt: [1], completion: [4], retryCount: 2 },
@@ -207,8 +209,8 @@ t.test("a client's retry supersedes the completion without a continuation", asyn
   t.equal(getBuilder(turns.map(getTurn)).countExcluded().superseded, 2)
 })
 
-t.test('a retried completion that was in no row is left out for its own reason', async (t) => {
-  const turns: Sketch[] = [
+t.test('a retried completion that was in no row is excluded for its own reason', async (t) => {
+  const turns: TurnSketch[] = [
     { prompt: [1], completion: [] },
     { prompt: [1], completion: [3], retryCount: 1 },
   ]
@@ -217,7 +219,7 @@ t.test('a retried completion that was in no row is left out for its own reason',
 })
 
 t.test('a retry supersedes an earlier one whose original attempt is not recorded', async (t) => {
-  const turns: Sketch[] = [
+  const turns: TurnSketch[] = [
     { prompt: [1], completion: [2], retryCount: 1 },
     { prompt: [1], completion: [3], retryCount: 2 },
   ]
@@ -227,7 +229,7 @@ t.test('a retry supersedes an earlier one whose original attempt is not recorded
 t.test(
   'among completions that may be lost, the one with the highest retry count is, at any position',
   async (t) => {
-    const turns: Sketch[] = [
+    const turns: TurnSketch[] = [
       { prompt: [1], completion: [2], retryCount: 1 },
       { prompt: [1], completion: [3] },
       { prompt: [1], completion: [4], retryCount: 2 },
@@ -238,7 +240,11 @@ t.test(
 
 t.test('a completion that a retry received is superseded by a later retry only', async (t) => {
   const rowsAfter = (answered_retries: number[], retryCount: number) => {
-    const input: Sketch = { prompt: [1], completion: [2], annotations: JSON.stringify({ answered_retries }) }
+    const input: TurnSketch = {
+      prompt: [1],
+      completion: [2],
+      annotations: JSON.stringify({ answered_retries }),
+    }
     return getRows([input, { prompt: [1], completion: [3], retryCount }]).map(turnIds)
   }
   t.same(rowsAfter([1], 1), [['t0'], ['t1']])
@@ -246,63 +252,86 @@ t.test('a completion that a retry received is superseded by a later retry only',
   t.same(rowsAfter([1, 2, 3], 3), [['t0'], ['t1']], 'the last retry that received it counts')
 })
 
-t.test('the same request, sent to the proxy after a lost one, supersedes its last completion', async (t) => {
-  const resumed = (resumed_at: number): Partial<Sketch> => ({ annotations: JSON.stringify({ resumed_at }) })
-  const rowsFrom = (...turns: Sketch[]) => getRows(turns).map(turnIds)
-  const response = { prompt: [1], completion: [2] }
-  const second = { prompt: [1], completion: [3] }
-  t.same(rowsFrom(response, { ...second, ...resumed(1) }), [['t1']])
-  t.same(rowsFrom(response, second), [['t0'], ['t1']], 'on a proxy that did not crash they are two samples')
-  t.same(
-    rowsFrom(response, { ...second, ...resumed(1) }, { ...second, ...resumed(1) }),
-    [['t1'], ['t2']],
-    'once',
-  )
-  t.same(
-    rowsFrom(response, { prompt: [7], completion: [8] }, { ...second, ...resumed(2) }),
-    [['t0'], ['t1'], ['t2']],
-    'it was delivered: its proxy received another request after it',
-  )
-  t.same(
-    rowsFrom(response, { prompt: [7], completion: [8], startedAtMs: 20 }, { ...second, ...resumed(2) }),
-    [['t1'], ['t2']],
-    'requests before its end are no evidence',
-  )
-  t.same(
-    rowsFrom(response, { prompt: [7], completion: [], status: 'interrupted' }, { ...second, ...resumed(2) }),
-    [['t2']],
-    'nor are turns that are still open',
-  )
-  t.same(
-    rowsFrom(response, { prompt: [1], completion: [], status: 'interrupted' }, { ...second, ...resumed(2) }),
-    [['t0'], ['t2']],
-    'the repeated request concerns the truncated one',
-  )
-  t.same(
-    rowsFrom(response, { prompt: [1, 2, 4], completion: [5] }, { ...second, ...resumed(2) }),
-    [['t0', 't1'], ['t2']],
-    'a completion with a continuation was delivered',
-  )
-  t.same(
-    rowsFrom(response, { ...second, ...resumed(1) }, { prompt: [1], completion: [4], ...resumed(2) }),
-    [['t2']],
-    'two proxies crashed, each after its completion',
-  )
-  t.same(
-    rowsFrom(response, { ...second, ...resumed(1) }, second),
-    [['t1'], ['t2']],
-    'also when the next proxy has transferred the session in order',
-  )
-})
+t.test(
+  'the same request, sent to a proxy after another one crashed, supersedes its last completion',
+  async (t) => {
+    const withResumedAt = (resumed_at: number): Partial<TurnSketch> => ({
+      annotations: JSON.stringify({ resumed_at }),
+    })
+    const rowsFrom = (...turns: TurnSketch[]) => getRows(turns).map(turnIds)
+    const response = { prompt: [1], completion: [2] }
+    const second = { prompt: [1], completion: [3] }
+    t.same(rowsFrom(response, { ...second, ...withResumedAt(1) }), [['t1']])
+    t.same(rowsFrom(response, second), [['t0'], ['t1']], 'on a proxy that did not crash they are two samples')
+    t.same(
+      rowsFrom(response, { ...second, ...withResumedAt(1) }, { ...second, ...withResumedAt(1) }),
+      [['t1'], ['t2']],
+      'once',
+    )
+    t.same(
+      rowsFrom(response, { prompt: [7], completion: [8] }, { ...second, ...withResumedAt(2) }),
+      [['t0'], ['t1'], ['t2']],
+      'it was delivered: its proxy received another request after it',
+    )
+    t.same(
+      rowsFrom(
+        response,
+        { prompt: [7], completion: [8], startedAtMs: 20 },
+        { ...second, ...withResumedAt(2) },
+      ),
+      [['t1'], ['t2']],
+      'requests before its end are no evidence',
+    )
+    t.same(
+      rowsFrom(
+        response,
+        { prompt: [7], completion: [], status: 'interrupted' },
+        { ...second, ...withResumedAt(2) },
+      ),
+      [['t2']],
+      'nor are turns that are still open',
+    )
+    t.same(
+      rowsFrom(
+        response,
+        { prompt: [1], completion: [], status: 'interrupted' },
+        { ...second, ...withResumedAt(2) },
+      ),
+      [['t0'], ['t2']],
+      'the repeated request concerns the truncated one',
+    )
+    t.same(
+      rowsFrom(response, { prompt: [1, 2, 4], completion: [5] }, { ...second, ...withResumedAt(2) }),
+      [['t0', 't1'], ['t2']],
+      'a completion with a continuation was delivered',
+    )
+    t.same(
+      rowsFrom(
+        response,
+        { ...second, ...withResumedAt(1) },
+        { prompt: [1], completion: [4], ...withResumedAt(2) },
+      ),
+      [['t2']],
+      'two proxies crashed, each after its completion',
+    )
+    t.same(
+      rowsFrom(response, { ...second, ...withResumedAt(1) }, second),
+      [['t1'], ['t2']],
+      'also after an orderly transfer of the session by the next proxy',
+    )
+  },
+)
 
 t.test(
-  'a node that sends the request of a lost owner again names the completion that it supersedes',
+  'a node that repeats the request of a crashed owner names the completion that it supersedes',
   async (t) => {
-    const note = (annotations: object): Partial<Sketch> => ({ annotations: JSON.stringify(annotations) })
-    const first = (completion: number, node_message?: string): Sketch => {
-      return { prompt: [1], completion: [completion], ...note({ node_message }) }
+    const annotate = (annotations: object): Partial<TurnSketch> => ({
+      annotations: JSON.stringify(annotations),
+    })
+    const first = (completion: number, node_message?: string): TurnSketch => {
+      return { prompt: [1], completion: [completion], ...annotate({ node_message }) }
     }
-    const again = { prompt: [1], completion: [9], ...note({ resumed_at: 3, lost_message: 'm' }) }
+    const again = { prompt: [1], completion: [9], ...annotate({ resumed_at: 3, lost_message: 'm' }) }
     const parallel = { prompt: [7], completion: [8] }
     t.same(getRows([first(2, 'm'), parallel, first(3), again]).map(turnIds), [['t1'], ['t2'], ['t3']])
     t.same(
@@ -313,7 +342,7 @@ t.test(
     t.same(
       getRows([first(2, 'other'), parallel, again]).map(turnIds),
       [['t0'], ['t1'], ['t2']],
-      'the lost owner did not complete it',
+      'the crashed owner did not complete it',
     )
   },
 )
@@ -326,27 +355,30 @@ t.test('a completion that a repeated request received is not superseded by an eq
 
 t.test('turns whose prompts are recorded as differences make the same rows', async (t) => {
   const builder = new TrajectoryBuilder()
-  builder.add(turnStep(0, [1, 2], [3, 4]))
-  builder.add({ ...turnStep(1, [], [6]), promptStep: { base: '0', shared: 4, rest: Int32Array.of(5) } })
-  builder.add({ ...turnStep(2, [], [8]), promptStep: { base: '0', shared: 3, rest: Int32Array.of(7) } })
-  t.match([...builder.assembleRows({}, null)].map(plain), [
+  builder.add(createTurnStep(0, [1, 2], [3, 4]))
+  builder.add({ ...createTurnStep(1, [], [6]), promptStep: { base: '0', shared: 4, rest: Int32Array.of(5) } })
+  builder.add({ ...createTurnStep(2, [], [8]), promptStep: { base: '0', shared: 3, rest: Int32Array.of(7) } })
+  t.match([...builder.assembleRows({}, null)].map(toPlain), [
     { prompt: [1, 2], response: [3, 4, 5, 6], mask: [1, 1, 0, 1], turns: ['0', '1'] },
     { prompt: [1, 2, 3, 7], response: [8], mask: [1], turns: ['2'] },
   ])
-  const lost = { ...turnStep(3, [], [6]), promptStep: { base: 'lost', shared: 1, rest: Int32Array.of(5) } }
+  const lost = {
+    ...createTurnStep(3, [], [6]),
+    promptStep: { base: 'lost', shared: 1, rest: Int32Array.of(5) },
+  }
   t.throws(() => builder.add(lost), /turn lost, the base of another one/)
 })
 
 t.test('a retry repeats a request whose messages are all the same, and no other', async (t) => {
   const texts = (...contents: string[]) =>
     contents.map((content) => JSON.stringify({ role: 'user', content }))
-  const getSketch = (messages: string[], completion: number, retryCount = 0): Sketch => ({
+  const getSketch = (messages: string[], completion: number, retryCount = 0): TurnSketch => ({
     prompt: [1],
     completion: [completion],
-    lastMessage: lastOfTexts(messages),
+    lastMessage: addMessageTexts(messages),
     retryCount,
   })
-  const superseded = (...turns: Sketch[]) => turns.length - getRows(turns).flatMap(turnIds).length
+  const superseded = (...turns: TurnSketch[]) => turns.length - getRows(turns).flatMap(turnIds).length
   t.equal(superseded(getSketch(texts('s', 'u'), 2), getSketch(texts('s', 'u'), 3, 1)), 1)
   const between = getSketch(texts('s'), 4)
   t.equal(superseded(getSketch(texts('s', 'u'), 2), between, getSketch(texts('s', 'u'), 3, 1)), 1)
@@ -354,19 +386,19 @@ t.test('a retry repeats a request whose messages are all the same, and no other'
     t.equal(superseded(getSketch(texts('s', 'a', 'z'), 2), getSketch(other, 3, 1)), 0)
 })
 
-const NOT_ANSWERED = {
+const NOT_COMPLETED = {
   prompt: [],
   completion: [],
   exact: false,
-  lastMessage: lastOfTexts(['{"role":"user","content":"1"}']),
+  lastMessage: addMessageTexts(['{"role":"user","content":"1"}']),
 }
 const SAMPLES = [2, 3, 4].map((completion) => ({ prompt: [1], completion: [completion] }))
 
 for (const status of ['failed', 'aborted', 'interrupted'] as const) {
   t.test(`a retry of a request that is recorded as ${status} excludes no sample from training`, async (t) => {
-    const turns: Sketch[] = [
+    const turns: TurnSketch[] = [
       ...SAMPLES,
-      { ...NOT_ANSWERED, status },
+      { ...NOT_COMPLETED, status },
       { prompt: [1], completion: [5], retryCount: 1 },
     ]
     t.same(getRows(turns).map(turnIds), [['t0'], ['t1'], ['t2'], ['t4']])
@@ -377,7 +409,7 @@ for (const status of ['failed', 'aborted', 'interrupted'] as const) {
 t.test(
   'a retry whose original attempt is not recorded as a failure supersedes one sample, the latest',
   async (t) => {
-    const turns: Sketch[] = [...SAMPLES, { prompt: [1], completion: [5], retryCount: 1 }]
+    const turns: TurnSketch[] = [...SAMPLES, { prompt: [1], completion: [5], retryCount: 1 }]
     t.same(getRows(turns).map(turnIds), [['t0'], ['t1'], ['t3']])
     const twice = [...turns, { prompt: [1], completion: [6], retryCount: 1 }]
     t.same(getRows(twice).map(turnIds), [['t0'], ['t3'], ['t4']], 'each retry another one')
@@ -385,7 +417,7 @@ t.test(
 )
 
 t.test('each retry accounts for one failure: two retries for two', async (t) => {
-  const failed: Sketch = { ...NOT_ANSWERED, status: 'failed' }
+  const failed: TurnSketch = { ...NOT_COMPLETED, status: 'failed' }
   const rows = getRows([
     ...SAMPLES,
     failed,
@@ -398,7 +430,7 @@ t.test('each retry accounts for one failure: two retries for two', async (t) => 
 })
 
 t.test('a retry that fails as well shows that the first response was lost', async (t) => {
-  const failedAgain: Sketch = { ...NOT_ANSWERED, status: 'failed', retryCount: 1 }
+  const failedAgain: TurnSketch = { ...NOT_COMPLETED, status: 'failed', retryCount: 1 }
   const turns = [
     { prompt: [1], completion: [2] },
     failedAgain,
@@ -465,13 +497,13 @@ t.test('a retry has the parent of the turn that it repeats, also below equal com
 })
 
 for (const [outcome, retry] of [
-  ['fails', { ...NOT_ANSWERED, status: 'failed' }],
+  ['fails', { ...NOT_COMPLETED, status: 'failed' }],
   ['has no exact ids', { prompt: [1, 2, 3], completion: [5], exact: false, inexactReason: 'lost' }],
   ['samples nothing', { prompt: [1, 2, 3], completion: [] }],
   ['became another prompt', { prompt: [9], completion: [5] }],
 ] as const)
   t.test(`a turn whose lost continuation was retried is trained, though its retry ${outcome}`, async (t) => {
-    const request = { lastMessage: lastOfTexts(['{"role":"user","content":"the second"}']) }
+    const request = { lastMessage: addMessageTexts(['{"role":"user","content":"the second"}']) }
     const rows = getRows([
       { prompt: [1], completion: [2] },
       { prompt: [1, 2, 3], completion: [4], ...request },
@@ -482,12 +514,12 @@ for (const [outcome, retry] of [
     t.notOk(rows.some((row) => turnIds(row).includes('t1')))
   })
 
-/** As a request that declares its role is recorded. */
-function withRole(line: string): Pick<RecordedTurn, 'annotations'> {
-  return { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }
+/** Returns the annotations of a request that declares its role. */
+function withRole(role: string): Pick<RecordedTurn, 'annotations'> {
+  return { annotations: JSON.stringify({ line: { told: role, rule: 'header' } }) }
 }
 
-const agents: Sketch[] = [
+const agents: TurnSketch[] = [
   { prompt: [8, 1], completion: [2], ...withRole('side') },
   { prompt: [1, 2], completion: [3], ...withRole('main') },
   { prompt: [7, 1], completion: [4], ...withRole('subagent:a') },
@@ -566,18 +598,18 @@ t.test('side requests are counted and not trained, unless they are requested', a
 
 t.test('a side request that branches off the main conversation removes nothing from it', async (t) => {
   const rows = getRows(agents, { select: 'last' })
-  t.same(rows.map(plain), [{ prompt: [1, 8], response: [9], mask: [1], turns: ['t6'] }])
+  t.same(rows.map(toPlain), [{ prompt: [1, 8], response: [9], mask: [1], turns: ['t6'] }])
 })
 
 t.test(
-  'a completion of the main agent continues around a side request and keeps the tokens, with mask 0',
+  'a completion of the main agent continues around a side request, whose tokens have mask 0',
   async (t) => {
     const rows = getRows([
       { prompt: [1], completion: [2], ...withRole('main') },
       { prompt: [1, 2, 3], completion: [4], ...withRole('side') },
       { prompt: [1, 2, 3, 4, 5], completion: [6], ...withRole('main') },
     ])
-    t.same(rows.map(plain), [
+    t.same(rows.map(toPlain), [
       { prompt: [1], response: [2, 3, 4, 5, 6], mask: [1, 0, 0, 0, 1], turns: ['t0', 't2'] },
     ])
   },
@@ -598,7 +630,7 @@ t.test('failed turns are counted and never trained', async (t) => {
   const statuses = ['aborted', 'failed', 'failed', 'interrupted', 'open'] as const
   const turns = [
     ...chain,
-    ...statuses.map((status): Sketch => ({ prompt: [1, 2, 3, 4], completion: [8], status })),
+    ...statuses.map((status): TurnSketch => ({ prompt: [1, 2, 3, 4], completion: [8], status })),
   ].map(getTurn)
   const builder = getBuilder(turns)
   t.same([...builder.assembleRows({}, null)].map(turnIds), [['t0', 't1', 't2']])
@@ -627,7 +659,7 @@ t.test('a turn without exact ids is a row without ids that has the reason', asyn
     { prompt: [1, 2, 3, 4, 5], completion: [6] },
   ])
   t.same(rows.map(turnIds), [['t1'], ['t0', 't2']])
-  t.same(plain(rows[0]!), { prompt: [], response: [], mask: [], turns: ['t1'] })
+  t.same(toPlain(rows[0]!), { prompt: [], response: [], mask: [], turns: ['t1'] })
   t.match(rows[0], { exact: false, inexact_reason: 'no logprobs', finish_reason: 'length', num_turns: 1 })
   t.equal(rows[0]!.turns[0]!.trained, false)
   t.match(rows[1], { exact: true, inexact_reason: null })
@@ -732,7 +764,7 @@ t.test('a row with tokens of unknown weights has no lowest and no highest versio
   t.match(cut, { weight_version_min: '7', unversioned_turns: 0 }, 'turns that were cut off do not count')
 })
 
-t.test('response_length keeps the beginning of the response and reports the cut', async (t) => {
+t.test('response_length truncates the response at its end, and reports this', async (t) => {
   const [row] = getRows(
     chain.map((turn, index) => ({
       ...turn,
@@ -741,7 +773,7 @@ t.test('response_length keeps the beginning of the response and reports the cut'
     })),
     { responseLength: 3 },
   )
-  t.same(plain(row!), { prompt: [1, 2], response: [3, 4, 5], mask: [1, 1, 0], turns: ['t0', 't1', 't2'] })
+  t.same(toPlain(row!), { prompt: [1, 2], response: [3, 4, 5], mask: [1, 1, 0], turns: ['t0', 't1', 't2'] })
   t.equal(row!.truncated, true)
   t.same(
     row!.turns.map(({ start, end, trained }) => [start, end, trained]),
@@ -756,15 +788,15 @@ t.test('response_length keeps the beginning of the response and reports the cut'
   t.equal(getRows(chain, { responseLength: 7 })[0]!.truncated, true)
 })
 
-t.test('prompt_length keeps the end of the prompt and reports the cut', async (t) => {
+t.test('prompt_length truncates the prompt at its start, and reports this', async (t) => {
   const [row] = getRows(chain, { promptLength: 1 })
-  t.match(plain(row!), { prompt: [2], response: [3, 4, 5, 6, 7, 8, 9, 9] })
+  t.match(toPlain(row!), { prompt: [2], response: [3, 4, 5, 6, 7, 8, 9, 9] })
   t.equal(row!.prompt_truncated, true)
   t.equal(getRows(chain, { promptLength: 2 })[0]!.prompt_truncated, false)
 })
 
-t.test('a shared completion is trained in the row that keeps most of it', async (t) => {
-  const sketches: Sketch[] = [
+t.test('a shared completion is trained in the row that has most of it', async (t) => {
+  const sketches: TurnSketch[] = [
     { prompt: [1], completion: [2] },
     { prompt: [1, 2, 3, 3, 3], completion: [4, 4, 4, 4] },
     { prompt: [1, 2, 3, 3, 3, 4, 4, 4, 4, 5], completion: [6] },
@@ -778,7 +810,7 @@ t.test('a shared completion is trained in the row that keeps most of it', async 
 })
 
 t.test('select returns the row with the longest response, or the one that ended last', async (t) => {
-  const sketches: Sketch[] = [...chain, { prompt: [8], completion: [1] }]
+  const sketches: TurnSketch[] = [...chain, { prompt: [8], completion: [1] }]
   t.same(getRows(sketches, { select: 'longest' }).map(turnIds), [['t0', 't1', 't2']])
   t.same(getRows(sketches, { select: 'last' }).map(turnIds), [['t3']])
   t.same(getRows([], { select: 'longest' }), [])
@@ -786,7 +818,7 @@ t.test('select returns the row with the longest response, or the one that ended 
 })
 
 t.test('per_turn makes each turn of the selected rows a row with its complete prompt', async (t) => {
-  t.same(getRows([...chain, { prompt: [8], completion: [1] }], { perTurn: true }).map(plain), [
+  t.same(getRows([...chain, { prompt: [8], completion: [1] }], { perTurn: true }).map(toPlain), [
     { prompt: [1, 2], response: [3, 4], mask: [1, 1], turns: ['t0'] },
     { prompt: [1, 2, 3, 4, 5], response: [6], mask: [1], turns: ['t1'] },
     { prompt: [1, 2, 3, 4, 5, 6, 7, 8], response: [9, 9], mask: [1, 1], turns: ['t2'] },
@@ -805,7 +837,7 @@ const tokens = (min: number) => fc.array(fc.integer({ min: 0, max: 2 }), { minLe
 const sessions = fc
   .array(
     fc.record({
-      how: fc.constantFrom('continue', 'repeat', 'retry', 'anew'),
+      action: fc.constantFrom('continue', 'repeat', 'retry', 'start'),
       from: fc.nat(),
       added: tokens(1),
       completion: tokens(0),
@@ -813,13 +845,13 @@ const sessions = fc
     { maxLength: 12 },
   )
   .map((steps) => {
-    const turns: Sketch[] = []
-    for (const { how, from, added, completion } of steps) {
+    const turns: TurnSketch[] = []
+    for (const { action, from, added, completion } of steps) {
       const earlier = turns[from % Math.max(1, turns.length)]
-      if (earlier === undefined || how === 'anew') turns.push({ prompt: added, completion })
-      else if (how === 'continue')
+      if (earlier === undefined || action === 'start') turns.push({ prompt: added, completion })
+      else if (action === 'continue')
         turns.push({ prompt: [...earlier.prompt, ...earlier.completion, ...added], completion })
-      else turns.push({ prompt: earlier.prompt, completion, retryCount: how === 'retry' ? 1 : 0 })
+      else turns.push({ prompt: earlier.prompt, completion, retryCount: action === 'retry' ? 1 : 0 })
     }
     return turns
   })
@@ -834,13 +866,16 @@ const optionSets: fc.Arbitrary<TrajectoryOptions> = fc.record(
 )
 
 const startsWith = (full: number[], start: number[]) => start.every((token, index) => full[index] === token)
-const complete = (turn: Sketch) => [...turn.prompt, ...turn.completion]
+const getTokens = (turn: TurnSketch) => [...turn.prompt, ...turn.completion]
 
 /**
- * The original attempt of each retry: the latest with its prompt that has no continuation and no earlier
- * retry.
+ * Returns the original attempt of each retry: the latest with its prompt that has no continuation and no
+ * earlier retry.
  */
-function firstTries(turns: Sketch[], isContinued: (index: number) => boolean): (number | undefined)[] {
+function findOriginalAttempts(
+  turns: TurnSketch[],
+  isContinued: (index: number) => boolean,
+): (number | undefined)[] {
   const taken: (number | undefined)[] = []
   for (const [index, turn] of turns.entries()) {
     const first = turns.findLastIndex(
@@ -860,11 +895,11 @@ function firstTries(turns: Sketch[], isContinued: (index: number) => boolean): (
  * A naive implementation of the rules, without optimization.
  * @returns the rows' turns, as indexes
  */
-function naiveRows(turns: Sketch[]): number[][] {
+function buildNaiveRows(turns: TurnSketch[]): number[][] {
   const parents: (number | undefined)[] = []
   const isContinued = (index: number) => parents.includes(index)
   turns.forEach((turn, index) => {
-    const first = firstTries(turns.slice(0, index + 1), isContinued)[index]
+    const first = findOriginalAttempts(turns.slice(0, index + 1), isContinued)[index]
     if (turn.completion.length === 0) {
       parents.push(undefined)
       return
@@ -873,16 +908,16 @@ function naiveRows(turns: Sketch[]): number[][] {
       parents.push(parents[first])
       return
     }
-    const fitting = turns
+    const matching = turns
       .map((_, index) => index)
       .filter((index) => turns[index]!.completion.length > 0)
-      .filter((i) => i < index && startsWith(turn.prompt, complete(turns[i]!)))
-      .filter((index) => complete(turns[index]!).length <= turn.prompt.length)
-    const depth = Math.max(...fitting.map((index) => complete(turns[index]!).length))
-    const deepest = fitting.filter((index) => complete(turns[index]!).length === depth)
+      .filter((i) => i < index && startsWith(turn.prompt, getTokens(turns[i]!)))
+      .filter((index) => getTokens(turns[index]!).length <= turn.prompt.length)
+    const depth = Math.max(...matching.map((index) => getTokens(turns[index]!).length))
+    const deepest = matching.filter((index) => getTokens(turns[index]!).length === depth)
     parents.push(deepest.findLast((index) => !isContinued(index)) ?? deepest.at(-1))
   })
-  const superseded = firstTries(turns, isContinued)
+  const superseded = findOriginalAttempts(turns, isContinued)
   const isSuperseded = (index: number) => superseded.includes(index)
   const rows: number[][] = []
   const isInRow = (index: number) => turns[index]!.completion.length > 0 && !isSuperseded(index)
@@ -898,7 +933,7 @@ function naiveRows(turns: Sketch[]): number[][] {
 t.test('rows agree with a naive implementation of the rules', async () => {
   fc.assert(
     fc.property(sessions, (turns) => {
-      const expected = naiveRows(turns).map((row) => row.map((index) => `t${index}`))
+      const expected = buildNaiveRows(turns).map((row) => row.map((index) => `t${index}`))
       equal(getRows(turns).map(turnIds).map(String), expected.map(String))
     }),
     { numRuns: limitRuns(500) },
@@ -969,27 +1004,27 @@ t.test('each turn that was sampled and not superseded is in a row', async () => 
 })
 
 t.test('the rows of a selection are those of a session that has only the selected turns', async () => {
-  const lines = fc.array(fc.constantFrom('main', 'side', 'compaction', 'subagent:a'), {
+  const roles = fc.array(fc.constantFrom('main', 'side', 'compaction', 'subagent:a'), {
     minLength: 12,
     maxLength: 12,
   })
   const selections = fc.record({ lines: fc.constantFrom('all', 'main'), sideCalls: fc.boolean() })
   fc.assert(
-    fc.property(sessions, lines, selections, (sketches, lines, selection) => {
-      const turns = sketches.map((sketch, index) => getTurn({ ...sketch, ...withRole(lines[index]!) }, index))
-      const isSelected = (line: string) =>
+    fc.property(sessions, roles, selections, (sketches, roles, selection) => {
+      const turns = sketches.map((sketch, index) => getTurn({ ...sketch, ...withRole(roles[index]!) }, index))
+      const isSelected = (role: string) =>
         selection.lines === 'main'
-          ? line === 'main' || line === 'compaction'
-          : line !== 'side' || selection.sideCalls
-      const selected = turns.filter(({ index }) => isSelected(lines[index]!))
+          ? role === 'main' || role === 'compaction'
+          : role !== 'side' || selection.sideCalls
+      const selected = turns.filter(({ index }) => isSelected(roles[index]!))
       const rows = [...getBuilder(turns, selection).assembleRows({}, null)]
       equal(
-        rows.map((row) => JSON.stringify(plain(row))),
+        rows.map((row) => JSON.stringify(toPlain(row))),
         [...getBuilder(selected, { sideCalls: true }).assembleRows({}, null)].map((row) =>
-          JSON.stringify(plain(row)),
+          JSON.stringify(toPlain(row)),
         ),
       )
-      ensure(rows.every((row) => row.turns.every(({ index, agent_role }) => agent_role === lines[index])))
+      ensure(rows.every((row) => row.turns.every(({ index, agent_role }) => agent_role === roles[index])))
     }),
     { numRuns: limitRuns(500) },
   )
@@ -1008,7 +1043,7 @@ t.test('the interleaving of unrelated conversations changes no row', async () =>
       const interleaved = Array.from({ length: count }, (_, index) => [shifted[index], one[index]])
         .flat()
         .filter((turn) => turn !== undefined)
-      const content = (sketches: Sketch[]) =>
+      const content = (sketches: TurnSketch[]) =>
         getRows(sketches)
           .map((row) => [row.prompt_ids, row.response_ids, row.response_mask].join('|'))
           .sort()
@@ -1084,15 +1119,15 @@ t.test("a turn of another model starts a row, because a row trains one model's t
   t.equal(named.length, 1, 'where the session names the model, rows are requested by that name')
 })
 
-t.test('of a turn only the data that its rows need is kept', async (t) => {
+t.test('of a turn, only the data for its rows stays in memory', async (t) => {
   const builder = new TrajectoryBuilder()
-  const addWholeRecord = () => {
+  const addCompleteRecord = () => {
     const record = getTurn({ prompt: [1], completion: [2] }, 0)
     builder.add(record)
     return new WeakRef(record)
   }
-  const record = addWholeRecord()
-  await nextTurn()
+  const record = addCompleteRecord()
+  await nextIteration()
   setFlagsFromString('--expose-gc')
   runInNewContext('gc')()
   t.equal(record.deref(), undefined)

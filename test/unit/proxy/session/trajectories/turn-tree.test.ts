@@ -5,13 +5,13 @@ type TurnSpec = Partial<TrainableTurn> & {
   id: string
   prompt: readonly number[]
   completion: readonly number[]
-  line?: string
+  agentRole?: string
   repeats?: string
 }
 
 function addTurn(
   tree: TurnTree,
-  { id, prompt, completion, line = 'main', repeats, ...fields }: TurnSpec,
+  { id, prompt, completion, agentRole = 'main', repeats, ...fields }: TurnSpec,
   index = 0,
 ) {
   const turn: TrainableTurn = {
@@ -22,7 +22,7 @@ function addTurn(
     completionTokenIds: Int32Array.from(completion),
     ...fields,
   }
-  tree.add(turn, tree.read(turn), line as never, repeats)
+  tree.add(turn, tree.read(turn), agentRole as never, repeats)
 }
 
 function buildTree(...specs: readonly TurnSpec[]): TurnTree {
@@ -32,8 +32,8 @@ function buildTree(...specs: readonly TurnSpec[]): TurnTree {
 }
 
 const getParent = (tree: TurnTree, id: string) => tree.find(id)?.parent?.turnId
-const getLeaves = (tree: TurnTree, ...leftOut: string[]) =>
-  tree.listLeaves(new Set(leftOut)).map(({ turnId }) => turnId)
+const getLeaves = (tree: TurnTree, ...omitted: string[]) =>
+  tree.listLeaves(new Set(omitted)).map(({ turnId }) => turnId)
 
 t.test('a parent is the deepest turn whose prompt and completion begin the prompt', async (t) => {
   const tree = buildTree(
@@ -74,18 +74,18 @@ t.test('an omitted turn makes its parent a leaf', async (t) => {
 
 t.test('a prompt that replaces the end of a turn continues that turn, and no other', async (t) => {
   const replacedEnd = { turnId: 'a', tokens: 1 }
-  const parents = (...specs: TurnSpec[]) => {
+  const listParents = (...specs: TurnSpec[]) => {
     const tree = buildTree({ id: 'a', prompt: [1], completion: [2, 8] }, ...specs)
     return specs.map(({ id }) => [tree.find(id)?.parent?.turnId, tree.find(id)?.sharedLength])
   }
   const next = { id: 'b', prompt: [1, 2, 9], completion: [3] }
-  t.strictSame(parents(next), [[undefined, 0]], 'unless it is recorded, the tokens decide')
-  t.strictSame(parents({ ...next, replacedEnd }), [['a', 2]])
-  t.strictSame(parents({ ...next, prompt: [1, 3, 9], replacedEnd }), [[undefined, 0]], 'other tokens')
-  t.strictSame(parents({ ...next, replacedEnd: { turnId: 'x', tokens: 1 } }), [[undefined, 0]])
+  t.strictSame(listParents(next), [[undefined, 0]], 'unless it is recorded, the tokens decide')
+  t.strictSame(listParents({ ...next, replacedEnd }), [['a', 2]])
+  t.strictSame(listParents({ ...next, prompt: [1, 3, 9], replacedEnd }), [[undefined, 0]], 'other tokens')
+  t.strictSame(listParents({ ...next, replacedEnd: { turnId: 'x', tokens: 1 } }), [[undefined, 0]])
   const sample = { id: 'b', prompt: [1], completion: [2, 9] }
   t.strictSame(
-    parents(sample, { ...next, id: 'c', replacedEnd }),
+    listParents(sample, { ...next, id: 'c', replacedEnd }),
     [
       [undefined, 0],
       ['b', 3],
@@ -93,7 +93,7 @@ t.test('a prompt that replaces the end of a turn continues that turn, and no oth
     'a turn whose tokens are all in the prompt has precedence',
   )
   const lost = { ...next, id: 'c', repeats: 'b', replacedEnd }
-  t.strictSame(parents({ ...next, replacedEnd }, lost)[1], ['a', 2], 'a retry')
+  t.strictSame(listParents({ ...next, replacedEnd }, lost)[1], ['a', 2], 'a retry')
   const tree = buildTree(
     { id: 'a', prompt: [1], completion: [2, 8], chosenModel: 'x' },
     { ...next, chosenModel: 'y', replacedEnd },
@@ -132,7 +132,7 @@ t.test('a retry has the parent of the repeated turn, if its prompt is the same',
 })
 
 t.test('a turn continues none of another model that its agent requested', async (t) => {
-  const parentWith = (before: string | null | undefined, now: string | null | undefined) =>
+  const findParentWith = (before: string | null | undefined, now: string | null | undefined) =>
     getParent(
       buildTree(
         { id: 'a', prompt: [1], completion: [2], chosenModel: before },
@@ -140,12 +140,12 @@ t.test('a turn continues none of another model that its agent requested', async 
       ),
       'b',
     )
-  t.equal(parentWith('m', 'm'), 'a')
-  t.equal(parentWith(null, null), 'a')
-  t.equal(parentWith('m', 'n'), undefined)
-  t.equal(parentWith(null, 'n'), undefined)
-  t.equal(parentWith(undefined, 'n'), 'a', 'the policy of the session has decided')
-  t.equal(parentWith('m', undefined), 'a')
+  t.equal(findParentWith('m', 'm'), 'a')
+  t.equal(findParentWith(null, null), 'a')
+  t.equal(findParentWith('m', 'n'), undefined)
+  t.equal(findParentWith(null, 'n'), undefined)
+  t.equal(findParentWith(undefined, 'n'), 'a', 'the policy of the session has decided')
+  t.equal(findParentWith('m', undefined), 'a')
   const tree = buildTree(
     { id: 'a', prompt: [1], completion: [2], chosenModel: 'm' },
     { id: 'b', prompt: [1, 2], completion: [3], chosenModel: 'n' },
@@ -169,7 +169,7 @@ t.test('a turn without exact ids continues no turn, and no turn continues it', a
 t.test('a node has the fields of its turn, and the lengths of its ids', async (t) => {
   const logprobs = Float64Array.of(-0.5, -0.25)
   const tree = new TurnTree()
-  const turn = { id: 'a', prompt: [1, 2, 3], completion: [4, 5], line: 'subagent:1', retryCount: 2 }
+  const turn = { id: 'a', prompt: [1, 2, 3], completion: [4, 5], agentRole: 'subagent:1', retryCount: 2 }
   addTurn(tree, { ...turn, completionLogprobs: logprobs, finishReason: 'length', chosenModel: 'm' }, 7)
   t.match(tree.find('a'), {
     ...{ turnId: 'a', index: 7, status: 'completed', retryCount: 2, line: 'subagent:1', chosenModel: 'm' },

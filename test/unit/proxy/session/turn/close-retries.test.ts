@@ -15,17 +15,17 @@ t.test('a turn whose closing was rejected is closed once the store accepts it', 
   }
   const turns = new CloseRetries(store, clock)
   for (const turnId of ['a', 'b']) turns.add(() => ({ turnId }) as TurnOutcome)
-  const pass = async () => {
+  const advance = async () => {
     clock.advance(60_000)
     await new Promise(setImmediate)
   }
-  await pass()
+  await advance()
   t.strictSame(attempts, ['a', 'b'])
   isFull = false
-  await pass()
+  await advance()
   t.strictSame(attempts, ['a', 'b', 'a', 'b'])
-  await pass()
-  t.strictSame(attempts, ['a', 'b', 'a', 'b'], 'once closed it is not tried again')
+  await advance()
+  t.strictSame(attempts, ['a', 'b', 'a', 'b'], 'a closed turn is not retried')
   t.equal(clock.pending, 0, 'no timer runs when there is nothing left to close')
 })
 

@@ -15,7 +15,10 @@ const REQUEST: GenerationRequest = {
   ...{ body: { model: 'm', messages: [] }, promptTokenIds: PromptIds.of(1, 2) },
 }
 
-/** A worker's engine samples two tokens and fails, and the proxy reads both frames before it hands anything on. */
+/**
+ * Starts a worker whose engine samples two tokens and fails. The proxy reads both frames before it forwards
+ * either.
+ */
 function startFailingWorker(failures: ProxyError[]): Pick<Backend, 'generate'> {
   return {
     generate: (request, sink, signal) => {
@@ -50,7 +53,7 @@ const planner: ContinuationPlanner = {
 }
 
 for (const [title, continuation, code, expected] of [
-  ['a response that continues keeps them', planner, 'engine_lost', [7, 8, 7, 8]],
+  ['a response that continues retains them', planner, 'engine_lost', [7, 8, 7, 8]],
   ['a response that does not continue leaves them to another attempt', undefined, 'engine_lost', []],
   ['an error after which it does not continue leaves them, too', planner, 'engine_failed', []],
 ] as const)

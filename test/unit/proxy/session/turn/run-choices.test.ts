@@ -10,7 +10,6 @@ import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories
 import { beginChoices, type ChoicesHandle } from '../../../../../src/proxy/session/turn/run-choices.ts'
 import { TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import type { OpenTurn, TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
-import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import {
   completeResponse,
   respond,
@@ -18,26 +17,27 @@ import {
   ScriptedBackend,
   untilAborted,
 } from '../../../../helpers/scripted-backend.ts'
+import { type SessionRequest, SessionTurnRunner } from '../../../../helpers/session-turn-runner.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
 const never = new AbortController().signal
 
-async function setUp(t: Test, script?: Script, given?: TurnStore) {
-  const store = given ?? (await openMemoryStore())
+async function setUp(t: Test, script?: Script, existing?: TurnStore) {
+  const store = existing ?? (await openMemoryStore())
   const backend = new ScriptedBackend(script)
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   t.teardown(() => sessions.close())
-  const runner = new NamedTurnRunner(
+  const runner = new SessionTurnRunner(
     new TurnRunner({ sessions, backend, store, logger: silentLogger }),
     sessions,
   )
   return { backend, sessions, store, runner }
 }
 
-function call(n: number, more: object = {}, retryCount = 0): SessionRequest {
-  const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }], n, ...more }
+function createRequest(n: number, overrides: object = {}, retryCount = 0): SessionRequest {
+  const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }], n, ...overrides }
   const metadata = { retryCount, hasAgentKey: false }
   return {
     sessionId: 's',
@@ -56,12 +56,12 @@ async function read(choices: ChoicesHandle): Promise<number[]> {
 
 const getTurns = (store: TurnStore) => Array.fromAsync(store.readTurns('s'))
 
-/** The first one fails once another one is complete; the others run until they are cancelled. */
-function firstFails(failure: ProxyError): Script {
+/** The first choice fails once another one is complete; the others run until they are cancelled. */
+function failFirst(failure: ProxyError): Script {
   const second = Promise.withResolvers<void>()
-  let calls = 0
+  let requestCount = 0
   return async function* (_request, signal) {
-    const index = calls++
+    const index = requestCount++
     if (index === 0) {
       await second.promise
       throw failure
@@ -77,8 +77,8 @@ function firstFails(failure: ProxyError): Script {
 t.test('each choice is a turn: concurrent, requested alone, with its own seed', async (t) => {
   const { runner, store, backend } = await setUp(t)
   await Promise.all([
-    runner.beginChoices(call(3, { seed: 7 }), 3, never).then(read),
-    runner.beginChoices(call(2), 2, never).then(read),
+    runner.beginChoices(createRequest(3, { seed: 7 }), 3, never).then(read),
+    runner.beginChoices(createRequest(2), 2, never).then(read),
   ])
   const turns = await getTurns(store)
   t.same(
@@ -116,7 +116,7 @@ t.test('each choice is a turn: concurrent, requested alone, with its own seed', 
 t.test("a session's own seed is each choice's seed, too", async (t) => {
   const { runner, sessions, backend } = await setUp(t)
   await sessions.create({ sessionId: 's', samplingParams: { seed: 40 } })
-  await read(await runner.beginChoices(call(2, { seed: 1 }), 2, never))
+  await read(await runner.beginChoices(createRequest(2, { seed: 1 }), 2, never))
   t.same(
     backend.requests.map(({ body }) => body.seed),
     [40, 41],
@@ -125,14 +125,14 @@ t.test("a session's own seed is each choice's seed, too", async (t) => {
 
 t.test('deltas of the choices are forwarded on arrival', async (t) => {
   const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
-  let calls = 0
+  let requestCount = 0
   const { runner } = await setUp(t, async function* () {
-    const index = calls++
+    const index = requestCount++
     yield [completeResponse()[0]!]
     await gates[index]!.promise
     yield* respond(completeResponse().slice(1))
   })
-  const choices = await runner.beginChoices(call(2), 2, never)
+  const choices = await runner.beginChoices(createRequest(2), 2, never)
   const order: number[] = []
   await choices.deliver({
     write: ({ choice, events }) => {
@@ -150,8 +150,8 @@ t.test('deltas of the choices are forwarded on arrival', async (t) => {
 
 t.test('when one choice fails, the request fails, and the others are not trained', async (t) => {
   const failure = new ProxyError('engine_failed', 'out of memory')
-  const { runner, store } = await setUp(t, firstFails(failure))
-  const choices = await runner.beginChoices(call(3), 3, never)
+  const { runner, store } = await setUp(t, failFirst(failure))
+  const choices = await runner.beginChoices(createRequest(3), 3, never)
   await t.rejects(read(choices), failure)
   const turns = await getTurns(store)
   t.same(
@@ -167,19 +167,19 @@ t.test('when one choice fails, the request fails, and the others are not trained
 
 t.test('an agent that disconnects aborts every choice, also complete ones', async (t) => {
   const agent = new AbortController()
-  let calls = 0
+  let requestCount = 0
   const { runner, store } = await setUp(t, async function* (_request, signal) {
-    const index = calls++
+    const index = requestCount++
     yield* respond(completeResponse().slice(0, -1))
     if (index > 0) await untilAborted(signal)
     yield completeResponse().slice(-1)
   })
-  const choices = await runner.beginChoices(call(2), 2, agent.signal)
-  const gone = new ProxyError('agent_gone', 'gone')
+  const choices = await runner.beginChoices(createRequest(2), 2, agent.signal)
+  const agentGone = new ProxyError('agent_gone', 'gone')
   const write = ({ events }: { events: readonly GenerationEvent[] }): undefined => {
-    if (events.some(({ type }) => type === 'end')) agent.abort(gone)
+    if (events.some(({ type }) => type === 'end')) agent.abort(agentGone)
   }
-  await t.rejects(choices.deliver({ write }), gone)
+  await t.rejects(choices.deliver({ write }), agentGone)
   t.same(
     (await getTurns(store)).map(({ status, error }) => [status, error?.code]),
     [
@@ -191,7 +191,7 @@ t.test('an agent that disconnects aborts every choice, also complete ones', asyn
 
 t.test('a sink that fails ends every choice', async (t) => {
   const { runner, store } = await setUp(t)
-  const choices = await runner.beginChoices(call(2), 2, never)
+  const choices = await runner.beginChoices(createRequest(2), 2, never)
   const write = () => {
     throw new ProxyError('engine_failed', 'it cannot be written')
   }
@@ -209,14 +209,14 @@ t.test('when the store rejects one turn, none is left open and no engine receive
   const store = await openMemoryStore()
   const { runner, backend, sessions } = await setUp(t, undefined, store)
   let opened = 0
-  const begin = async (...[agentCall, signal]: Parameters<TurnRunner['begin']>) => {
+  const begin = async (...[request, signal]: Parameters<TurnRunner['begin']>) => {
     opened += 1
     if (opened === 2) throw new ProxyError('store_failed', 'full')
-    return runner.turnRunner.begin(agentCall, signal)
+    return runner.turnRunner.begin(request, signal)
   }
-  const { sessionId, ...request } = call(3)
+  const { sessionId, ...rest } = createRequest(3)
   const session = sessions.acquire(sessionId)
-  await t.rejects(beginChoices({ begin }, { ...request, session }, 3, never), { code: 'store_failed' })
+  await t.rejects(beginChoices({ begin }, { ...rest, session }, 3, never), { code: 'store_failed' })
   t.same(
     (await getTurns(store)).map(({ status, error }) => [status, error?.code]),
     [
@@ -235,7 +235,7 @@ t.test('equal choices are never superseded; a retry of the request supersedes ea
     for (const turn of await getTurns(store)) builder.add(turn)
     return { superseded: builder.countExcluded().superseded, rows: [...builder.assembleRows({}, null)] }
   }
-  await read(await runner.beginChoices(call(3), 3, never))
+  await read(await runner.beginChoices(createRequest(3), 3, never))
   const first = await getRows()
   t.equal(first.superseded, 0)
   t.same(
@@ -243,7 +243,7 @@ t.test('equal choices are never superseded; a retry of the request supersedes ea
     Array.from({ length: 3 }, () => [1, 1, 1]),
   )
   // The agent never received those, because its client declares a retry.
-  await read(await runner.beginChoices(call(3, {}, 1), 3, never))
+  await read(await runner.beginChoices(createRequest(3, {}, 1), 3, never))
   const then = await getRows()
   t.equal(then.superseded, 3)
   t.same(
@@ -256,14 +256,14 @@ t.test(
   'a retry of a request with a failed choice repeats its failures, and no delivered sample',
   async (t) => {
     let fails = true
-    const failing = firstFails(new ProxyError('engine_failed', 'out of memory'))
+    const failing = failFirst(new ProxyError('engine_failed', 'out of memory'))
     const { runner, store } = await setUp(t, (...args) =>
       fails ? failing(...args) : respond(completeResponse()),
     )
-    await t.rejects(runner.beginChoices(call(2), 2, never).then(read))
+    await t.rejects(runner.beginChoices(createRequest(2), 2, never).then(read))
     fails = false
-    await read(await runner.beginChoices(call(2), 2, never))
-    await read(await runner.beginChoices(call(2, {}, 1), 2, never))
+    await read(await runner.beginChoices(createRequest(2), 2, never))
+    await read(await runner.beginChoices(createRequest(2, {}, 1), 2, never))
     const builder = new TrajectoryBuilder()
     for (const turn of await getTurns(store)) builder.add(turn)
     t.match(builder.countExcluded(), { superseded: 0, failed: 1, aborted: 1 })
@@ -276,7 +276,7 @@ t.test('the turns of a session that ends during its choices are all closed', asy
     await untilAborted(signal)
     yield []
   })
-  const choices = await runner.beginChoices(call(2), 2, never)
+  const choices = await runner.beginChoices(createRequest(2), 2, never)
   const reading = read(choices)
   await Promise.all([t.rejects(reading, { code: 'turn_cancelled' }), sessions.complete('s')])
   t.ok(choices.signal.aborted)

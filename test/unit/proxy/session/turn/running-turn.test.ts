@@ -14,7 +14,8 @@ import { limitRuns } from '../../../../helpers/tier.ts'
 const never = new AbortController().signal
 
 /**
- * A turn whose engine events a test releases one by one; the end is written after a delay, as after a commit.
+ * Starts a turn whose engine events a test releases one by one. The end is written after a delay, as after a
+ * commit.
  */
 function startTurn(events: readonly GenerationEvent[], failure?: Error) {
   const gates = [...events, null].map(() => Promise.withResolvers<void>())
@@ -46,9 +47,9 @@ function startTurn(events: readonly GenerationEvent[], failure?: Error) {
 }
 
 function foldEvents(events: readonly GenerationEvent[]) {
-  const fold = new CompletionBuilder()
-  fold.write(events)
-  const { content, tokenIds, logprobs, toolCalls, start, end, reasoning } = fold
+  const builder = new CompletionBuilder()
+  builder.write(events)
+  const { content, tokenIds, logprobs, toolCalls, start, end, reasoning } = builder
   return { content, tokenIds, logprobs, toolCalls, start, end, reasoning }
 }
 
@@ -119,7 +120,7 @@ t.test('a turn that fails fails for every connection', async (t) => {
   const joined = readResponse(turn.join(1, never))
   gates[1]!.resolve()
   await Promise.all([t.rejects(first, { message: 'lost' }), t.rejects(joined, { message: 'lost' })])
-  await t.rejects(readResponse(turn.join(2, never)), { message: 'lost' }, 'also for one that comes later')
+  await t.rejects(readResponse(turn.join(2, never)), { message: 'lost' }, 'also for a later one')
 })
 
 t.test('the fastest connection determines when the engine is read', async (t) => {

@@ -4,8 +4,8 @@ import {
   truncateDelta,
 } from '../../../../../src/proxy/session/turn/token-data-concatenation.ts'
 
-/** A table of experts with one layer and one expert of one byte for each of these positions. */
-function expertsAt(start: number, ...experts: number[]) {
+/** Creates a table of experts with one layer and one expert of one byte for each of these positions. */
+function createExperts(start: number, ...experts: number[]) {
   const shape = [experts.length, 1, 1]
   return { start, experts: { dtype: 'U8', shape, data: Buffer.from(experts) } as const }
 }
@@ -15,7 +15,7 @@ t.test('the data of several engine requests is that of one response', (t) => {
   const prompt = { start: 1, counts: [1, 1], ids: [7, 8], logprobs: [-1, -2] }
   const first = {
     prompt_logprobs: prompt,
-    routed_experts: expertsAt(0, 1, 2, 3, 4),
+    routed_experts: createExperts(0, 1, 2, 3, 4),
     weight_versions: [{ version: '1', start: 0, end: 2 }],
   }
   t.equal(data.join(first), first)
@@ -26,13 +26,13 @@ t.test('the data of several engine requests is that of one response', (t) => {
     top_logprobs: top,
     // The engine read the tokens of the first request as a prompt.
     prompt_logprobs: { start: 1, counts: [1, 1, 1, 1], ids: [7, 8, 9, 9], logprobs: [-5, -5, -5, -5] },
-    routed_experts: expertsAt(4, 5, 6),
+    routed_experts: createExperts(4, 5, 6),
     weight_versions: [{ version: '2', start: 0, end: 2 }],
   })
   t.strictSame(joined, {
     top_logprobs: top,
     prompt_logprobs: prompt,
-    routed_experts: expertsAt(0, 1, 2, 3, 4, 5, 6),
+    routed_experts: createExperts(0, 1, 2, 3, 4, 5, 6),
     weight_versions: [
       { version: '1', start: 0, end: 2 },
       { version: '2', start: 2, end: 4 },
@@ -43,9 +43,11 @@ t.test('the data of several engine requests is that of one response', (t) => {
 
 t.test('experts that do not follow the earlier ones are not recorded for other positions', (t) => {
   const data = new TokenDataConcatenation(3)
-  data.join({ routed_experts: expertsAt(0, 1, 2, 3, 4) })
+  data.join({ routed_experts: createExperts(0, 1, 2, 3, 4) })
   data.startRequest(2)
-  t.strictSame(data.join({ routed_experts: expertsAt(5, 6) }), { routed_experts: expertsAt(0, 1, 2, 3, 4) })
+  t.strictSame(data.join({ routed_experts: createExperts(5, 6) }), {
+    routed_experts: createExperts(0, 1, 2, 3, 4),
+  })
   t.end()
 })
 

@@ -37,9 +37,11 @@ t.test('an echo of the complete response is stored as little more than its frame
 t.test('trimmed content and rewritten tool calls are echoes as well', async (t) => {
   const trimmed = message({ content: completion.completionText.trim() })
   t.match(JSON.parse(createEchoTemplate(trimmed, completion)!), [String, 'content_trimmed', '}'])
-  const call = { function: { arguments: '{"path":"a/rather/long/path.ts"}', name: 'read' } }
+  const toolCall = { function: { arguments: '{"path":"a/rather/long/path.ts"}', name: 'read' } }
   t.match(
-    JSON.parse(createEchoTemplate(message({ content: completion.completionText, c: [call] }), completion)!),
+    JSON.parse(
+      createEchoTemplate(message({ content: completion.completionText, c: [toolCall] }), completion)!,
+    ),
     [String, 'content', String, 'arguments.0', String],
   )
 })

@@ -24,7 +24,7 @@ function openSequences(t: Test) {
   return { db, sequences, store }
 }
 
-/** Sequences that cache an earlier state of a turn, which has one recorded id, 7, now. */
+/** Opens sequences that cache an earlier state of a turn. Its recorded prompt has one id, 7. */
 function openOutdated(t: Test): TokenSequences {
   const { db, store } = openSequences(t)
   store(1, upTo(100))
@@ -63,14 +63,14 @@ t.test('a prompt is stored as a difference from an intact one, if the nearest on
 t.test('a chain of 10,000 turns is assembled from its first turn on', async (t) => {
   const { db, store } = openSequences(t)
   // Short prompts, each of which extends the previous one or is a part of it.
-  const sequenceOf = (id: number) => upTo(60 + (id % 50))
+  const getPrompt = (id: number) => upTo(60 + (id % 50))
   db.transaction(() => {
-    for (let id = 1; id <= 10_000; id += 1) store(id, sequenceOf(id))
+    for (let id = 1; id <= 10_000; id += 1) store(id, getPrompt(id))
   })()
   const links = db.prepare('SELECT count(*) FROM turns WHERE prompt_base = id - 1').pluck()
   t.equal(links.get(), 9_999)
   const fresh = new TokenSequences(prepareReaderTables(db), NO_CACHE)
-  t.strictSame(fresh.read(10_000).promptIds, sequenceOf(10_000))
+  t.strictSame(fresh.read(10_000).promptIds, getPrompt(10_000))
 })
 
 t.test('the cache of a deleted tree is removed with it, and no other', async (t) => {

@@ -11,7 +11,7 @@ import {
 import { MIGRATIONS } from '../../../../../src/proxy/store/postgres/schema.ts'
 import { migrate } from '../../../../../src/proxy/store/sqlite/schema.ts'
 
-const defined = (types: Record<string, string>) =>
+const listDefined = (types: Record<string, string>) =>
   TURN_COLUMNS.map(({ name, type, isNullable }) => `${name} ${types[type]}${isNullable ? '' : ' NOT NULL'}`)
 
 t.test('checksums cover the columns that existing databases have sums of, in their order', async (t) => {
@@ -34,7 +34,7 @@ t.test('SQLite has these columns', async (t) => {
       .filter(({ name }) => name !== 'id')
       .map(({ name, type, notnull }) => `${name} ${type}${notnull ? ' NOT NULL' : ''}`)
       .sort(),
-    defined({ integer: 'INTEGER', real: 'REAL', text: 'TEXT', bytes: 'BLOB' }).sort(),
+    listDefined({ integer: 'INTEGER', real: 'REAL', text: 'TEXT', bytes: 'BLOB' }).sort(),
   )
   db.close()
 })
@@ -53,7 +53,7 @@ t.test('PostgreSQL has these columns', async (t) => {
   )
   t.strictSame(
     columns.filter((column) => !column.startsWith('id ')).sort(),
-    defined({ integer: 'bigint', real: 'double precision', text: 'text', bytes: 'bytea' }).sort(),
+    listDefined({ integer: 'bigint', real: 'double precision', text: 'text', bytes: 'bytea' }).sort(),
   )
 })
 

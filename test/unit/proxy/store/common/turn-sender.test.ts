@@ -10,9 +10,9 @@ import type {
 import { TurnSender } from '../../../../../src/proxy/store/common/turn-sender.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/common/write-methods.ts'
 import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
-import type { TurnOfTexts } from '../../../../helpers/messages.ts'
-import { sentWhole } from '../../../../helpers/prompt-ids.ts'
-import { openStoreWriter, sessionRow } from '../../../../helpers/store-writer.ts'
+import type { TurnWithTexts } from '../../../../helpers/messages.ts'
+import { toOutcomeMessage } from '../../../../helpers/prompt-ids.ts'
+import { createSessionRow, openStoreWriter } from '../../../../helpers/store-writer.ts'
 import { limitRuns } from '../../../../helpers/tier.ts'
 
 function openWriter(t: Test) {
@@ -20,7 +20,7 @@ function openWriter(t: Test) {
   let lastReading = 0
   const commit = (method: keyof WriteMethods, ...args: unknown[]): ThreadReply =>
     writer.commit([{ id: 0, method, args }])[0]!
-  const createSession = (sessionId: string) => commit('createSession', sessionRow(sessionId))
+  const createSession = (sessionId: string) => commit('createSession', createSessionRow(sessionId))
   /** Messages, tools and prompts of a session's turns, as recorded. */
   const getRequests = (sessionId: string) => {
     lastReading += 1
@@ -31,7 +31,7 @@ function openWriter(t: Test) {
       ...list.slice(0, shared),
       ...added.map((id) => texts.get(id)!),
     ]
-    const requests: Pick<TurnOfTexts, 'requestMessages' | 'tools' | 'promptPieces'>[] = []
+    const requests: Pick<TurnWithTexts, 'requestMessages' | 'tools' | 'promptPieces'>[] = []
     for (let done = false; !done; ) {
       const page = reader.readPage(lastReading, sessionId)
       for (const [id, text] of page.texts) texts.set(id, text)
@@ -48,7 +48,7 @@ function openWriter(t: Test) {
   return { commit, createSession, getRequests }
 }
 
-function getRecorded(reply: ThreadReply): RequestReply {
+function getReply(reply: ThreadReply): RequestReply {
   if ('error' in reply) throw new Error(reply.error.message)
   const value = reply.value as RequestReply | TurnReply
   return 'request' in value ? value.request : value
@@ -59,12 +59,12 @@ const MESSAGES = Array.from({ length: 20 }, (_, index) => `{"role":"user","conte
 t.test('a request that extends the last one is sent as its additions', (t) => {
   const { commit, createSession, getRequests } = openWriter(t)
   createSession('s')
-  const requests = new TurnSender()
+  const sender = new TurnSender()
   const tools = '[{"type":"function"}]'
   const send = (index: number, count: number): TurnMessage => {
     const turn = aTurn(`t${index}`, { index, requestMessages: MESSAGES.slice(0, count), tools })
-    const { sent, applyReply } = requests.pack(turn)
-    applyReply(getRecorded(commit('openTurn', sent)))
+    const { sent, applyReply } = sender.pack(turn)
+    applyReply(getReply(commit('openTurn', sent)))
     return sent
   }
   t.match(send(0, 3), { messages: { base: { depth: 0 }, texts: { length: 3 } }, tools })
@@ -88,7 +88,7 @@ t.test('a request that extends the last one is sent as its additions', (t) => {
 t.test('the last chunk and the new ones are sent of a prompt that extends the last one', (t) => {
   const { commit, createSession, getRequests } = openWriter(t)
   createSession('s')
-  const requests = new TurnSender()
+  const sender = new TurnSender()
   const prompts = [
     ['[1', ',2'],
     ['[1', ',2', ',3'],
@@ -98,8 +98,8 @@ t.test('the last chunk and the new ones are sent of a prompt that extends the la
   ]
   const sent = prompts.map((promptPieces, index) => {
     const turn = aTurn(`t${index}`, { index, requestMessages: [], promptPieces })
-    const packed = requests.pack(turn)
-    packed.applyReply(getRecorded(commit('openTurn', packed.sent)))
+    const packed = sender.pack(turn)
+    packed.applyReply(getReply(commit('openTurn', packed.sent)))
     return [packed.sent.prompt.base.depth, packed.sent.prompt.texts.join('')]
   })
   t.same(sent, [
@@ -117,15 +117,19 @@ t.test('the last chunk and the new ones are sent of a prompt that extends the la
 })
 
 t.test('a request is sent completely while the previous one is not recorded', (t) => {
-  const requests = new TurnSender()
-  const pack = (count: number) => requests.pack(aTurn('a', { requestMessages: MESSAGES.slice(0, count) }))
+  const sender = new TurnSender()
+  const pack = (count: number) => sender.pack(aTurn('a', { requestMessages: MESSAGES.slice(0, count) }))
   const first = pack(3)
   t.match(pack(5).sent, { messages: { base: { depth: 0 }, texts: { length: 5 } } })
   const prompt = { node: 0, depth: 0, link: '' }
   first.applyReply({ messages: { node: 7, depth: 3, link: 'x'.repeat(16) }, prompt, tools: null })
-  t.match(pack(6).sent, { messages: { base: { node: 7, depth: 3 }, texts: { length: 3 } } }, 'once it is')
-  requests.forget('s')
-  t.match(pack(6).sent, { messages: { base: { depth: 0 }, texts: { length: 6 } } }, 'removed')
+  t.match(
+    pack(6).sent,
+    { messages: { base: { node: 7, depth: 3 }, texts: { length: 3 } } },
+    'once it is recorded',
+  )
+  sender.forget('s')
+  t.match(pack(6).sent, { messages: { base: { depth: 0 }, texts: { length: 6 } } }, 'after it is forgotten')
   t.end()
 })
 
@@ -147,44 +151,41 @@ t.test('a request is recorded correctly for any known state of the previous one'
   const step = fc.record({
     keep: fc.nat(8),
     add: fc.array(fc.constantFrom(...MESSAGES.slice(0, 4), '"\ud800"'), { maxLength: 3 }),
-    keepPieces: fc.nat(8),
-    addPieces: fc.array(fc.constantFrom('[1', ',2', ',3'), { maxLength: 3 }),
+    keepChunks: fc.nat(8),
+    addChunks: fc.array(fc.constantFrom('[1', ',2', ',3'), { maxLength: 3 }),
     tools: fc.constantFrom(null, '[1]', '[2]'),
     how: fc.constantFrom('open', 'record'),
-    after: fc.constantFrom('told', 'told', 'told', 'not told', 'reset', 'deleted'),
+    after: fc.constantFrom('replied', 'replied', 'replied', 'not replied', 'reset', 'deleted'),
   })
   fc.assert(
     fc.property(fc.array(step, { maxLength: 15 }), (steps) => {
       lastSession += 1
       const sessionId = `session-${lastSession}`
       createSession(sessionId)
-      const requests = new TurnSender()
+      const sender = new TurnSender()
       let written: object[] = []
       let requestMessages: string[] = []
       let promptPieces: string[] = []
-      for (const [
-        index,
-        { keep, add, keepPieces: keepChunks, addPieces: addChunks, tools, how, after },
-      ] of steps.entries()) {
+      for (const [index, { keep, add, keepChunks, addChunks, tools, how, after }] of steps.entries()) {
         requestMessages = [...requestMessages.slice(0, keep), ...add]
         promptPieces = [...promptPieces.slice(0, keepChunks), ...addChunks]
         const turnId = `t${index}`
-        const { sent, applyReply } = requests.pack(
+        const { sent, applyReply } = sender.pack(
           aTurn(turnId, { sessionId, index, requestMessages, tools, promptPieces }),
         )
         const reply =
           how === 'open'
             ? commit('openTurn', sent)
-            : commit('recordTurn', sent, sentWhole(anOutcome(turnId, { sessionId })))
+            : commit('recordTurn', sent, toOutcomeMessage(anOutcome(turnId, { sessionId })))
         written.push({ requestMessages, tools, promptPieces })
         if (after === 'reset' || after === 'deleted') {
-          requests.forget(sessionId)
+          sender.forget(sessionId)
           commit(after === 'reset' ? 'resetSession' : 'deleteSession', sessionId, 9)
           createSession(sessionId)
           written = []
         }
-        // As a reply that arrives late.
-        if (after !== 'not told') applyReply(getRecorded(reply))
+        // After a reset, this is a reply that arrives late.
+        if (after !== 'not replied') applyReply(getReply(reply))
       }
       return JSON.stringify(getRequests(sessionId)) === JSON.stringify(written)
     }),

@@ -5,8 +5,8 @@ import type { TurnTables } from '../../../../../src/proxy/store/common/tables.ts
 import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/common/turn-message.ts'
 import { TurnWriter } from '../../../../../src/proxy/store/common/turns.ts'
 
-/** A turn of a session in its second epoch. Every write fails, because there are no tables to write to. */
-function openTurns(tree?: number) {
+/** Creates a writer for a session in its second epoch. Every write fails, because there are no tables. */
+function createTurnWriter(tree?: number) {
   const sessions = {
     findTree: () => tree,
     checkEpoch(_sessionId: string, epoch: number) {
@@ -16,7 +16,7 @@ function openTurns(tree?: number) {
   return new TurnWriter({} as TurnTables, sessions as unknown as SessionWriter, 1)
 }
 
-const stretch = (overrides: Partial<TextBatch> = {}): TextBatch => ({
+const createBatch = (overrides: Partial<TextBatch> = {}): TextBatch => ({
   sessionId: 's',
   epoch: 2,
   list: 'messages',
@@ -28,17 +28,17 @@ const stretch = (overrides: Partial<TextBatch> = {}): TextBatch => ({
 })
 
 t.test('a chunk of an earlier epoch is rejected', async (t) => {
-  t.throws(() => openTurns(1).putTextBatch(stretch({ epoch: 1 })), { code: 'session_moved' })
+  t.throws(() => createTurnWriter(1).putTextBatch(createBatch({ epoch: 1 })), { code: 'session_moved' })
 })
 
 t.test('a chunk of a missing session is skipped, and its turn reports this', async (t) => {
-  t.doesNotThrow(() => openTurns().putTextBatch(stretch()))
+  t.doesNotThrow(() => createTurnWriter().putTextBatch(createBatch()))
 })
 
 t.test('a chunk is skipped if the previous one is not recorded', async (t) => {
-  t.doesNotThrow(() => openTurns(1).putTextBatch(stretch({ texts: undefined })))
+  t.doesNotThrow(() => createTurnWriter(1).putTextBatch(createBatch({ texts: undefined })))
 })
 
 t.test('a complete chunk is recorded', async (t) => {
-  t.throws(() => openTurns(1).putTextBatch(stretch()), TypeError, 'it is attempted')
+  t.throws(() => createTurnWriter(1).putTextBatch(createBatch()), TypeError, 'the write is attempted')
 })

@@ -3,18 +3,18 @@ import t from 'tap'
 import { WriteCoalescer } from '../../../../../src/proxy/store/common/write-coalescer.ts'
 import { aTurn } from '../../../../conformance/turn-store.ts'
 
-function holder() {
+function setUp() {
   const sent: string[] = []
-  const openings = new WriteCoalescer(async ({ turnId }) => {
+  const coalescer = new WriteCoalescer(async ({ turnId }) => {
     sent.push(turnId)
     if (turnId === 'bad') throw new Error('refused')
   })
-  return { openings, sent }
+  return { coalescer, sent }
 }
 
 t.test('an opening is sent after a short delay, and its caller gets the result', async (t) => {
-  const { openings, sent } = holder()
-  const opened = [openings.enqueue(aTurn('a')), openings.enqueue(aTurn('bad'))]
+  const { coalescer, sent } = setUp()
+  const opened = [coalescer.enqueue(aTurn('a')), coalescer.enqueue(aTurn('bad'))]
   t.strictSame(sent, [])
   await opened[0]
   await t.rejects(opened[1]!, { message: 'refused' })
@@ -22,40 +22,40 @@ t.test('an opening is sent after a short delay, and its caller gets the result',
 })
 
 t.test('a turn of 25 ms is not sent before its end', async (t) => {
-  const { openings, sent } = holder()
-  void openings.enqueue(aTurn('a'))
+  const { coalescer, sent } = setUp()
+  void coalescer.enqueue(aTurn('a'))
   await sleep(25)
-  t.equal(openings.take('s', 'a')?.turn.turnId, 'a')
+  t.equal(coalescer.take('s', 'a')?.turn.turnId, 'a')
   t.strictSame(sent, [])
 })
 
 t.test('an opening that was taken is sent by no other task', async (t) => {
-  const { openings, sent } = holder()
-  const opened = openings.enqueue(aTurn('a'))
-  const pending = openings.take('s', 'a')
+  const { coalescer, sent } = setUp()
+  const opened = coalescer.enqueue(aTurn('a'))
+  const pending = coalescer.take('s', 'a')
   t.equal(pending?.turn.turnId, 'a')
-  t.equal(openings.take('s', 'a'), undefined)
-  openings.sendAll()
+  t.equal(coalescer.take('s', 'a'), undefined)
+  coalescer.sendAll()
   pending?.settle(Promise.resolve())
   await opened
   t.strictSame(sent, [])
 })
 
 t.test('delayed openings of a session are sent before another of its turns is closed', async (t) => {
-  const { openings, sent } = holder()
+  const { coalescer, sent } = setUp()
   const turns = ['a', 'b', 'c'].map((turnId) => aTurn(turnId))
-  for (const turn of [...turns, aTurn('elsewhere', { sessionId: 'other' })]) void openings.enqueue(turn)
-  t.equal(openings.take('s', 'b')?.turn.turnId, 'b')
+  for (const turn of [...turns, aTurn('elsewhere', { sessionId: 'other' })]) void coalescer.enqueue(turn)
+  t.equal(coalescer.take('s', 'b')?.turn.turnId, 'b')
   t.strictSame(sent, ['a', 'c'])
-  t.equal(openings.take('s', 'elsewhere'), undefined, 'that another session has')
-  openings.sendAll()
+  t.equal(coalescer.take('s', 'elsewhere'), undefined, 'it is of another session')
+  coalescer.sendAll()
   t.strictSame(sent, ['a', 'c', 'elsewhere'])
 })
 
 t.test('a second turn with the id of a delayed one does not replace it', async (t) => {
-  const { openings, sent } = holder()
-  void openings.enqueue(aTurn('a'))
-  await openings.enqueue(aTurn('a', { index: 1 }))
+  const { coalescer, sent } = setUp()
+  void coalescer.enqueue(aTurn('a'))
+  await coalescer.enqueue(aTurn('a', { index: 1 }))
   t.strictSame(sent, ['a', 'a'])
-  t.equal(openings.take('s', 'a'), undefined)
+  t.equal(coalescer.take('s', 'a'), undefined)
 })

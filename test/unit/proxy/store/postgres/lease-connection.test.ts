@@ -29,9 +29,9 @@ t.test('no statement of one task is inside the transaction of another', async (t
   const connection = new LeaseConnection(connect)
   const owner = () => connection.readOwner('s')
   await Promise.all([owner(), connection.setControl('a', 1), owner(), connection.setControl('b', 2), owner()])
-  const kinds = log.map((sql) => sql.trim().split(/[ ;]/)[0])
+  const statements = log.map((sql) => sql.trim().split(/[ ;]/)[0])
   const transaction = ['BEGIN', 'SELECT', 'INSERT', 'COMMIT']
-  t.strictSame(kinds, ['SELECT', ...transaction, 'SELECT', ...transaction, 'SELECT'])
+  t.strictSame(statements, ['SELECT', ...transaction, 'SELECT', ...transaction, 'SELECT'])
 })
 
 t.test('a task that fails discards its connection, and the next one gets another', async (t) => {
@@ -50,21 +50,21 @@ t.test('a task that fails discards its connection, and the next one gets another
 })
 
 t.test('a task whose idle connection was lost is repeated over a new connection', async (t) => {
-  let lost = 0
-  const { connect, connections } = startServer((_, connection) => connection <= lost)
+  let lostConnections = 0
+  const { connect, connections } = startServer((_, connection) => connection <= lostConnections)
   const connection = new LeaseConnection(connect)
   await connection.findRollout('r')
-  lost = 1
+  lostConnections = 1
   await t.resolves(connection.claimRollout('r', 7))
   t.equal(connections(), 2)
 })
 
 t.test('a task that loses a new connection too fails', async (t) => {
-  let lost = 0
-  const { connect, connections } = startServer((_, connection) => connection <= lost)
+  let lostConnections = 0
+  const { connect, connections } = startServer((_, connection) => connection <= lostConnections)
   const connection = new LeaseConnection(connect)
   await connection.findRollout('r')
-  lost = 2
+  lostConnections = 2
   await t.rejects(connection.findRollout('r'), { message: 'failed' })
   t.equal(connections(), 2)
 })

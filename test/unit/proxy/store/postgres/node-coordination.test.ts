@@ -5,18 +5,17 @@ import {
   PostgresNodeCoordination,
 } from '../../../../../src/proxy/store/postgres/node-coordination.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
-import { listTransitions } from '../../../../helpers/listed-transitions.ts'
-import { listingLogger } from '../../../../helpers/listing-logger.ts'
+import { listTransitions } from '../../../../helpers/list-transitions.ts'
+import { createListingLogger } from '../../../../helpers/listing-logger.ts'
 
 /**
- * A node, with the other nodes that each renewal of its lease finds: the next entry at each renewal, the last
- * one from then on.
+ * Creates a node, and the database's reply to each renewal of its lease. The last reply repeats.
  */
 function startNode(t: Test, ...renewals: { lease?: number; others?: object[]; freed?: number }[]) {
-  const { logger, lines } = listingLogger()
-  let beats = 0
+  const { logger, lines } = createListingLogger()
+  let renewalCount = 0
   const execute = async () => {
-    const { lease = 1, others = [], freed = 0 } = renewals[Math.min(beats++, renewals.length - 1)]!
+    const { lease = 1, others = [], freed = 0 } = renewals[Math.min(renewalCount++, renewals.length - 1)]!
     const proxies = [{ id: lease, name: 'self', url: undefined, isDraining: false }, ...others]
     return { lease, proxies, over: [], freed, controls: [] }
   }
@@ -25,7 +24,7 @@ function startNode(t: Test, ...renewals: { lease?: number; others?: object[]; fr
     logger,
   )
   t.teardown(() => shared.close())
-  /** Returns the lines since the last call, without those of states. */
+  /** Returns the lines since it was last called, without those of states. */
   const show = () => lines.splice(0).filter(({ level }) => level !== 'debug')
   return { shared, show }
 }
@@ -72,17 +71,17 @@ const OPERATOR_EVENTS: Record<string, string> = {
   'expired draining': 'node_renewed',
 }
 
-/** A node with the actions that lead to each state. */
+/** Creates a node with the actions that lead to each state. */
 function setUp() {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const clock = new FakeClock()
-  let database: 'up' | 'away' | 'has ended the lease' = 'up'
+  let database: 'up' | 'down' | 'lease ended' = 'up'
   let response = Promise.resolve()
   const execute = async (method: string) => {
     const found = database
     await response
     if (found === 'up') return { lease: 1, proxies: [], over: [], freed: 0, controls: [] }
-    if (found === 'away' || method === 'renew') throw new Error('connection lost')
+    if (found === 'down' || method === 'renew') throw new Error('connection lost')
     return undefined
   }
   const writer = { execute } as unknown as ConstructorParameters<typeof PostgresNodeCoordination>[0]
@@ -99,10 +98,10 @@ function setUp() {
     serving: () => renew('up'),
     draining: () => renew('up', true),
     expired: () => {
-      database = 'away'
+      database = 'down'
       clock.advance(10_000)
     },
-    fenced: () => renew('has ended the lease'),
+    fenced: () => renew('lease ended'),
     closed: () => shared.close(),
   }
   const delayResponses = () => {
@@ -144,7 +143,7 @@ t.test('no other transition of a node is allowed', async (t) => {
     t.throws(() => assertTransition(NODE_TRANSITIONS, from, to), { code: 'ERR_ASSERTION' })
 })
 
-t.test('a renewal that is answered after the node was closed does not reopen it', async (t) => {
+t.test('a reply to a renewal after the node was closed does not reopen it', async (t) => {
   const { shared, clock, lines, enter, delayResponses } = setUp()
   await enter.serving()
   const respond = delayResponses()

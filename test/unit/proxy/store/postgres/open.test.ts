@@ -3,9 +3,9 @@ import t from 'tap'
 import type { ThreadCommand } from '../../../../../src/proxy/store/common/calls.ts'
 import type { ThreadPort, ThreadSpawner } from '../../../../../src/proxy/store/common/store-thread.ts'
 import { openPostgresStore } from '../../../../../src/proxy/store/postgres/open.ts'
-import { listingLogger } from '../../../../helpers/listing-logger.ts'
+import { createListingLogger } from '../../../../helpers/listing-logger.ts'
 
-/** A thread that opens with `report` and answers every command with `value`. */
+/** A thread that opens with `report` and replies to every command with `value`. */
 class FakeThread extends EventEmitter implements ThreadPort {
   readonly #value: unknown
 
@@ -26,7 +26,7 @@ class FakeThread extends EventEmitter implements ThreadPort {
 }
 
 t.test('a node whose reader fails to open stops renewing its lease', async (t) => {
-  const { logger, lines } = listingLogger()
+  const { logger, lines } = createListingLogger()
   const renewal = { lease: 1, proxies: [], over: [], freed: 0, controls: [] }
   const failure = { code: 'start_failed', message: 'no connection left', param: undefined, cause: undefined }
   const spawn: ThreadSpawner = (role) =>

@@ -15,11 +15,11 @@ const MEGABYTE = 1024 * 1024
 
 const open = (path: string) => openSqliteStore({ path, durability: 'process', spawn: inProcess })
 
-/** The reader's end of a database with its index, or without one. */
+/** Opens a reader of a database, with its index or without. */
 function openSearch(t: Test, path: string, isIndexed = true) {
   const db = openForReading(path)
-  const place = isIndexed ? { path: `${path}-search`, mayWrite: true } : undefined
-  const reader = createReader(db, MEGABYTE, place)
+  const index = isIndexed ? { path: `${path}-search`, mayWrite: true } : undefined
+  const reader = createReader(db, MEGABYTE, index)
   let isOpen = true
   const close = () => {
     if (isOpen) reader.close()
@@ -47,7 +47,7 @@ function indexedTurns(path: string): number[] | undefined {
   return turns
 }
 
-async function say(store: TurnStore, texts: readonly string[], sessionId = 's'): Promise<void> {
+async function recordCompletions(store: TurnStore, texts: readonly string[], sessionId = 's'): Promise<void> {
   await store.createSession(createSession(sessionId))
   const { nextIndex } = (await store.getSession(sessionId))!
   for (const [position, completionText] of texts.entries()) {
@@ -82,11 +82,11 @@ t.test('searches have the same results with the index as without', async (t) => 
       async (texts, wanted) => {
         const path = join(t.testdir(), `${run++}.db`)
         const store = await open(path)
-        await say(store, texts)
+        await recordCompletions(store, texts)
         const [indexed, plain] = [openSearch(t, path), openSearch(t, path, false)]
         indexed.indexAll()
         if (indexed.indexed()!.length !== texts.length) return false
-        await say(store, ['assert True, later'])
+        await recordCompletions(store, ['assert True, later'])
         for (const each of wanted)
           if (JSON.stringify(await indexed.find(each)) !== JSON.stringify(await plain.find(each)))
             return false
@@ -105,7 +105,7 @@ t.test(
     const path = join(t.testdir(), 'turns.db')
     const openIndexed = () => openSqliteStore({ path, durability: 'process', searchIndex: true })
     const first = await openIndexed()
-    await say(first, ['first text'])
+    await recordCompletions(first, ['first text'])
     await first.close()
     const second = await openIndexed()
     await second.listSessions({ limit: 1 })
@@ -116,18 +116,18 @@ t.test(
     await second.close()
     const third = await openIndexed()
     t.teardown(() => third.close())
-    await say(third, ['second text'])
+    await recordCompletions(third, ['second text'])
     await until(() => indexedTurns(path)?.length === 2)
   },
 )
 
-t.test('the index follows the record up to the first open turn, and continues after a restart', async (t) => {
+t.test('the index covers the turns before the first open one, and continues after a restart', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
   t.teardown(() => store.close())
-  await say(store, ['first text'])
+  await recordCompletions(store, ['first text'])
   await store.openTurn(aTurn('open', { index: 1 }))
-  await say(store, ['second text'])
+  await recordCompletions(store, ['second text'])
   const before = openSearch(t, path)
   before.indexAll()
   t.strictSame(before.indexed(), [1])
@@ -138,18 +138,18 @@ t.test('the index follows the record up to the first open turn, and continues af
   const { turnId, sessionId } = aTurn('open')
   await store.markUndelivered(sessionId, turnId, { code: 'agent_gone', message: '' })
   await store.deleteSession('s')
-  await say(store, ['fourth text'], 'later')
+  await recordCompletions(store, ['fourth text'], 'later')
   const after = openSearch(t, path)
   t.strictSame(after.indexed(), [1], 'it is the earlier one')
   after.indexAll()
   t.strictSame(await after.find('text'), ['later0'], 'and a deleted session is in none')
 })
 
-t.test('turns that were deleted from the record are removed from the index', async (t) => {
+t.test('turns that were deleted from the database are removed from the index', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
-  await say(store, ['some text', 'more text'], 'gone')
-  await say(store, ['other text'], 'stays')
+  await recordCompletions(store, ['some text', 'more text'], 'gone')
+  await recordCompletions(store, ['other text'], 'stays')
   const first = openSearch(t, path)
   first.indexAll()
   t.strictSame(first.indexed(), [1, 2, 3])
@@ -160,7 +160,7 @@ t.test('turns that were deleted from the record are removed from the index', asy
   const second = await open(path)
   t.teardown(() => second.close())
   const search = openSearch(t, path)
-  for (let tries = 0; tries < 100 && search.indexed()!.length > 1; tries++) {
+  for (let attempts = 0; attempts < 100 && search.indexed()!.length > 1; attempts++) {
     await second.check()
     await new Promise((resolve) => setTimeout(resolve, 10))
     const later = openSearch(t, path)
@@ -175,11 +175,11 @@ t.test('an index that is damaged, or of another database, is rebuilt', async (t)
   const path = join(folder, 'turns.db')
   const index = `${path}-search`
   const store = await open(path)
-  await say(store, ['first text'])
+  await recordCompletions(store, ['first text'])
   await store.close()
   copyFileSync(path, join(folder, 'older.db'))
   const later = await open(path)
-  await say(later, ['second text'])
+  await recordCompletions(later, ['second text'])
   await later.close()
   const full = openSearch(t, path)
   full.indexAll()
@@ -201,5 +201,5 @@ t.test('an index that is damaged, or of another database, is rebuilt', async (t)
   damaged.close()
   rmSync(index)
   t.strictSame(await openSearch(t, path, false).find('first'), ['s0'])
-  t.notOk(existsSync(index), 'a read-only process makes none')
+  t.notOk(existsSync(index), 'a read-only process creates none')
 })

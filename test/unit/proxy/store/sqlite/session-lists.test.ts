@@ -5,7 +5,7 @@ import { openSqliteStore } from '../../../../../src/proxy/store/sqlite/open.ts'
 import { createSession } from '../../../../conformance/turn-store.ts'
 import { inProcess } from '../../../../helpers/store-in-process.ts'
 
-/** More than one step examines. */
+/** More sessions than one step examines. */
 const SESSIONS = 4_500
 
 t.test('lists of many sessions are complete, and block no other work', async (t) => {
@@ -49,14 +49,14 @@ t.test('lists of many sessions are complete, and block no other work', async (t)
       } while (cursor !== undefined)
       return found
     }
-    const wanted = Array.from({ length: SESSIONS }, (_, index) => `s${index}`)
-    const having = (text: string) => wanted.filter((id) => id.includes(text)).reverse()
-    t.strictSame(await all({ text: '12' }, 7), having('12'))
-    t.strictSame(await all({ text: 's12' }, 1_000), having('s12'))
+    const ids = Array.from({ length: SESSIONS }, (_, index) => `s${index}`)
+    const listMatching = (text: string) => ids.filter((id) => id.includes(text)).reverse()
+    t.strictSame(await all({ text: '12' }, 7), listMatching('12'))
+    t.strictSame(await all({ text: 's12' }, 1_000), listMatching('s12'))
     t.strictSame(await all({ text: 's0' }, 1), ['s0'], 'the very last one')
     t.strictSame(
       await all({ metadata: { task: 1 } }, 500),
-      wanted.filter((_, index) => index % 3 === 1).reverse(),
+      ids.filter((_, index) => index % 3 === 1).reverse(),
     )
     t.strictSame(await store.listSessions({ text: 'nothing', limit: 10 }), { sessions: [] })
   })

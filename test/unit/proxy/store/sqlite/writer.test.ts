@@ -6,8 +6,10 @@ import { TurnSender } from '../../../../../src/proxy/store/common/turn-sender.ts
 import type { WriteMethods } from '../../../../../src/proxy/store/common/write-methods.ts'
 import type { OpenTurn, TurnOutcome } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
-import { sentWhole } from '../../../../helpers/prompt-ids.ts'
-import { openStoreWriter, sessionRow } from '../../../../helpers/store-writer.ts'
+import { toOutcomeMessage } from '../../../../helpers/prompt-ids.ts'
+import { createSessionRow, openStoreWriter } from '../../../../helpers/store-writer.ts'
+
+type Operation = [keyof WriteMethods, ...unknown[]]
 
 function openWriter(t: Test) {
   const { db, writer, reader } = openStoreWriter(t)
@@ -15,10 +17,10 @@ function openWriter(t: Test) {
    * Commits one group.
    * @returns the code of each operation's error, or null
    */
-  const commit = (...calls: [keyof WriteMethods, ...unknown[]][]) => {
-    const group = calls.map(([method, ...args], id): ThreadCommand<WriteMethods> => {
-      if (method === 'openTurn') return { id, method, args: [sent(args[0] as OpenTurn)] }
-      return { id, method, args: method === 'closeTurn' ? [sentWhole(args[0] as TurnOutcome)] : args }
+  const commit = (...operations: Operation[]) => {
+    const group = operations.map(([method, ...args], id): ThreadCommand<WriteMethods> => {
+      if (method === 'openTurn') return { id, method, args: [pack(args[0] as OpenTurn)] }
+      return { id, method, args: method === 'closeTurn' ? [toOutcomeMessage(args[0] as TurnOutcome)] : args }
     })
     return writer.commit(group).map((reply) => ('error' in reply ? reply.error.code : null))
   }
@@ -26,17 +28,17 @@ function openWriter(t: Test) {
   return { db, writer, reader, commit, count }
 }
 
-/** As the first request of its session. */
-function sent(turn: OpenTurn): TurnMessage {
+/** Packs a turn as the first one of its session. */
+function pack(turn: OpenTurn): TurnMessage {
   return new TurnSender().pack(turn).sent
 }
 
-const created: [keyof WriteMethods, ...unknown[]] = ['createSession', sessionRow('s')]
+const CREATED: Operation = ['createSession', createSessionRow('s')]
 
 t.test('an operation that fails does so alone in its group', async (t) => {
   const { commit, count } = openWriter(t)
   const codes = commit(
-    created,
+    CREATED,
     ['openTurn', aTurn('a')],
     ['openTurn', aTurn('b', { sessionId: 'none' })],
     ['openTurn', aTurn('a', { requestMessages: ['"left behind by nobody"'] })],
@@ -49,7 +51,7 @@ t.test('an operation that fails does so alone in its group', async (t) => {
 
 t.test('a full database fails the group without changes, and works again once there is space', async (t) => {
   const { db, commit, count } = openWriter(t)
-  commit(created, ['openTurn', aTurn('before')])
+  commit(CREATED, ['openTurn', aTurn('before')])
   db.pragma(`max_page_count = ${db.pragma('page_count', { simple: true })}`)
   const large = aTurn('large', { index: 1, params: 'p'.repeat(1_000_000) })
   t.ok(commit(['openTurn', large], ['closeTurn', anOutcome('before')]).includes('store_failed'))
@@ -63,13 +65,13 @@ t.test('a full database fails the group without changes, and works again once th
 
 t.test('a turn finds its recorded chunks, except for those that could not be recorded', async (t) => {
   const { db, writer, commit, count } = openWriter(t)
-  commit(created)
+  commit(CREATED)
   const texts = Array.from({ length: 7_000 }, (_, index) =>
     JSON.stringify({ role: 'user', content: `${index}` }),
   )
-  const turn = sent(aTurn('long', { requestMessages: texts, promptPieces: texts }))
+  const turn = pack(aTurn('long', { requestMessages: texts, promptPieces: texts }))
   const waiting = new PendingCommands()
-  waiting.push({ id: 1, method: 'recordTurn', args: [turn, sentWhole(anOutcome('long'))] })
+  waiting.push({ id: 1, method: 'recordTurn', args: [turn, toOutcomeMessage(anOutcome('long'))] })
   const failing = [1, 5]
   const errors: string[] = []
   let groups = 0
@@ -90,13 +92,13 @@ t.test('a turn finds its recorded chunks, except for those that could not be rec
 
 t.test('a commit that fails fails every operation of its group', async (t) => {
   const { db, commit, count } = openWriter(t)
-  commit(created)
+  commit(CREATED)
   // A constraint that is checked at the commit, and not before, represents the disk.
   db.exec(`
     CREATE TABLE allowed (id INTEGER PRIMARY KEY);
     CREATE TABLE broken (id INTEGER REFERENCES allowed DEFERRABLE INITIALLY DEFERRED);
     CREATE TRIGGER breaks AFTER INSERT ON turns WHEN new.turn_id = 'bad' BEGIN INSERT INTO broken VALUES (1); END;`)
-  const group: [keyof WriteMethods, ...unknown[]][] = [
+  const group: Operation[] = [
     ['openTurn', aTurn('good')],
     ['closeTurn', anOutcome('good')],
     ['openTurn', aTurn('bad')],
@@ -113,7 +115,7 @@ t.test('a commit that fails fails every operation of its group', async (t) => {
 
 t.test('ids of a group that was rolled back are not confused with those of the next', async (t) => {
   const { db, reader, commit } = openWriter(t)
-  commit(created)
+  commit(CREATED)
   const ids = (first: number) => Int32Array.from({ length: 100 }, (_, index) => first + index)
   db.exec(`
     CREATE TABLE allowed (id INTEGER PRIMARY KEY);
@@ -135,12 +137,12 @@ t.test('ids of a group that was rolled back are not confused with those of the n
 
 t.test('a deleted session is gone immediately, and its rows in small steps', async (t) => {
   const { writer, reader, commit, count } = openWriter(t)
-  commit(created)
+  commit(CREATED)
   for (let index = 0; index < 300; index += 1) {
     const requestMessages = [`"message ${index}"`]
     commit(['openTurn', aTurn(`t${index}`, { index, requestMessages })])
   }
-  commit(['deleteSession', 's'], created, ['openTurn', aTurn('kept')])
+  commit(['deleteSession', 's'], CREATED, ['openTurn', aTurn('kept')])
   t.match(reader.readPage(1, 's').turns, { length: 1 })
   let steps = 0
   let most = 0
@@ -159,7 +161,7 @@ t.test('a deleted session is gone immediately, and its rows in small steps', asy
 
 t.test('the log is checkpointed when it has grown, and its size is limited', async (t) => {
   const { db, writer, commit } = openWriter(t)
-  commit(created)
+  commit(CREATED)
   const logPages = () => (db.pragma('wal_checkpoint(NOOP)') as { log: number }[])[0]!.log
   let most = 0
   for (let index = 0; index < 60; index += 1) {
@@ -173,17 +175,17 @@ t.test('the log is checkpointed when it has grown, and its size is limited', asy
 
 t.test('a session of 3,000 turns is read in order with little memory for ids', async (t) => {
   const { reader, commit } = openWriter(t)
-  commit(created)
+  commit(CREATED)
   const turns = 3_000
-  const calls: [keyof WriteMethods, ...unknown[]][] = []
+  const operations: Operation[] = []
   for (let index = 0; index < turns; index += 1) {
     // The window moves, so that each turn shares most ids with the previous one and none contains all of
     // them.
     const promptTokenIds = Int32Array.from({ length: 50 }, (_, i) => (i < 40 ? i : index))
-    calls.push(['openTurn', aTurn(`t${index}`, { index })])
-    calls.push(['closeTurn', anOutcome(`t${index}`, { promptTokenIds })])
+    operations.push(['openTurn', aTurn(`t${index}`, { index })])
+    operations.push(['closeTurn', anOutcome(`t${index}`, { promptTokenIds })])
   }
-  for (let index = 0; index < calls.length; index += 500) commit(...calls.slice(index, index + 500))
+  for (let index = 0; index < operations.length; index += 500) commit(...operations.slice(index, index + 500))
   let read = 0
   for (let done = false; !done; ) {
     const page = reader.readPage(1, 's')

@@ -87,9 +87,9 @@ t.test('a model id is downloaded once, without its weights', async (t) => {
   const files = await loadModelFiles('org/model', { environment })
   const snapshot = `${cache}/hub/models--org--model/snapshots/${COMMIT}`
   t.same(files, { directory: snapshot, contextLength: 4096, eosTokenIds: [2, 7] })
-  const { 'model.safetensors': _, ...wanted } = FILES
-  t.same(readdirSync(snapshot).sort(), Object.keys(wanted).sort())
-  for (const [file, text] of Object.entries(wanted))
+  const { 'model.safetensors': _, ...expectedFiles } = FILES
+  t.same(readdirSync(snapshot).sort(), Object.keys(expectedFiles).sort())
+  for (const [file, text] of Object.entries(expectedFiles))
     t.equal(readFileSync(`${snapshot}/${file}`, 'utf8'), text)
   t.equal(readFileSync(`${cache}/hub/models--org--model/refs/main`, 'utf8'), COMMIT)
 

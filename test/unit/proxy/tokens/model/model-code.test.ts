@@ -5,7 +5,7 @@ import { type ModelCodeOptions, readModelCode } from '../../../../../src/proxy/t
 const CODE = 'def encode_messages(messages, thinking_mode): return ""\n'
 const SHA256 = hash('sha256', CODE)
 
-function modelIn(t: Test, files: Parameters<Test['testdir']>[0]) {
+function setUp(t: Test, files: Parameters<Test['testdir']>[0]) {
   const directory = t.testdir(files)
   const read = (options: ModelCodeOptions & { hasTemplate?: boolean } = {}) =>
     readModelCode(directory, 'org/model', { hasTemplate: false, ...options })
@@ -13,7 +13,7 @@ function modelIn(t: Test, files: Parameters<Test['testdir']>[0]) {
 }
 
 t.test('code of a model is rejected until its digest is given, which the error names', async (t) => {
-  const { directory, read } = modelIn(t, { encoding: { 'encoding_x.py': CODE, 'test_encoding_x.py': '' } })
+  const { directory, read } = setUp(t, { encoding: { 'encoding_x.py': CODE, 'test_encoding_x.py': '' } })
   t.throws(() => read(), {
     code: 'config_invalid',
     message: `org/model needs code of its authors to render prompts, encoding/encoding_x.py, which runs only if you trust it: read it, then add --trust-model-code ${SHA256}`,
@@ -25,7 +25,7 @@ t.test('code of a model is rejected until its digest is given, which the error n
 })
 
 t.test('other code than the trusted one is rejected', async (t) => {
-  const { read } = modelIn(t, { 'encoding_x.py': `${CODE}# changed` })
+  const { read } = setUp(t, { 'encoding_x.py': `${CODE}# changed` })
   t.throws(() => read({ trustModelCode: SHA256 }), {
     code: 'config_invalid',
     message: new RegExp(`encoding_x.py, whose SHA-256 differs from the trusted one \\(${SHA256}\\)`),
@@ -34,7 +34,7 @@ t.test('other code than the trusted one is rejected', async (t) => {
 })
 
 t.test('a chat template precedes an encoder, unless the encoder is named', async (t) => {
-  const { read } = modelIn(t, { 'encoding_x.py': CODE })
+  const { read } = setUp(t, { 'encoding_x.py': CODE })
   t.equal(read({ hasTemplate: true }), undefined)
   const named = { hasTemplate: true, promptEncoder: 'encoding_x.py', trustModelCode: SHA256 }
   t.match(read(named), { file: 'encoding_x.py' })
@@ -44,7 +44,7 @@ t.test('a chat template precedes an encoder, unless the encoder is named', async
 })
 
 t.test('one of several encoders must be named', async (t) => {
-  const { read } = modelIn(t, { encoding: { 'encoding_x.py': CODE, 'encoding_y.py': 'other' } })
+  const { read } = setUp(t, { encoding: { 'encoding_x.py': CODE, 'encoding_y.py': 'other' } })
   t.throws(() => read({ trustModelCode: SHA256 }), {
     message: /name one of encoding\/encoding_x.py, encoding\/encoding_y.py with --prompt-encoder/,
   })
@@ -52,7 +52,7 @@ t.test('one of several encoders must be named', async (t) => {
 })
 
 t.test('trust without code that would run is rejected', async (t) => {
-  const { read } = modelIn(t, {})
+  const { read } = setUp(t, {})
   t.equal(read(), undefined)
   t.throws(() => read({ trustModelCode: SHA256 }), { code: 'config_invalid', message: /omit/ })
 })

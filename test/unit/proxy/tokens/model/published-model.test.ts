@@ -1,6 +1,6 @@
 import t from 'tap'
 import { openTokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
-import { kimiFiles } from '../../../../helpers/kimi-files.ts'
+import { createKimiConfigFiles } from '../../../../helpers/kimi-files.ts'
 
 const BYTES = Array.from({ length: 256 }, (_, byte) => Buffer.from([byte]).toString('base64'))
 const HELLO = [...Buffer.from('Hello.')]
@@ -9,7 +9,7 @@ const MESSAGES = [{ role: 'user', content: 'Hello.' }] as const
 t.test('token mode opens a folder with a tiktoken.model and a template', async (t) => {
   const source = t.testdir({
     'tiktoken.model': BYTES.map((byte, rank) => `${byte} ${rank}\n`).join(''),
-    ...kimiFiles(BYTES.length),
+    ...createKimiConfigFiles(BYTES.length),
     'chat_template.jinja':
       '{% for m in messages %}<|im_user|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}' +
       '{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}',
@@ -38,15 +38,15 @@ t.test(
       '{{ bos_token }}{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}{# #}' +
       '{% if not add_generation_prompt %}{{ eos_token }}{% endif %}'
     const files = { 'tekken.json': JSON.stringify({ config, vocab }) }
-    const folder = t.testdir({ whole: { ...files, 'chat_template.jinja': template }, untaught: files })
-    const model = await openTokenModel({ source: `${folder}/whole`, parser: 'plain' })
+    const folder = t.testdir({ templated: { ...files, 'chat_template.jinja': template }, untemplated: files })
+    const model = await openTokenModel({ source: `${folder}/templated`, parser: 'plain' })
     t.teardown(() => model.close())
     const { ids } = await model.renderer.renderFull(MESSAGES)
     t.same(Array.from(ids), [1, 3, ...HELLO.map((byte) => byte + 20), 4])
     t.same(model.eosTokenIds, [2])
-    const untaught = await openTokenModel({ source: `${folder}/untaught`, parser: 'plain' })
-    t.teardown(() => untaught.close())
-    const prompt = await untaught.renderer.renderFull([{ role: 'user', content: 'Hello.</s>' }])
+    const untemplated = await openTokenModel({ source: `${folder}/untemplated`, parser: 'plain' })
+    t.teardown(() => untemplated.close())
+    const prompt = await untemplated.renderer.renderFull([{ role: 'user', content: 'Hello.</s>' }])
     const text = [...Buffer.from('Hello.</s>')].map((byte) => byte + 20)
     t.same(Array.from(prompt.ids), [1, 3, ...text, 4], "mistral-common's rules, without a template")
   },
@@ -54,7 +54,7 @@ t.test(
 
 t.test('a folder with neither a template nor an encoder is rejected', async (t) => {
   const tokens = BYTES.map((byte, rank) => `${byte} ${rank}\n`).join('')
-  const source = t.testdir({ 'tiktoken.model': tokens, ...kimiFiles(BYTES.length) })
+  const source = t.testdir({ 'tiktoken.model': tokens, ...createKimiConfigFiles(BYTES.length) })
   await t.rejects(openTokenModel({ source, parser: 'plain' }), {
     code: 'config_invalid',
     message: /no chat template and no prompt encoder/,

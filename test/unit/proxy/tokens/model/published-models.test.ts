@@ -9,7 +9,7 @@ import { createEncoderTable, createModelTable } from '../../../../helpers/publis
 
 const PAGE = join(import.meta.dirname, '../../../../../docs/token-mode.md')
 
-t.test('docs/token-mode.md lists what was compared', async (t) => {
+t.test('docs/token-mode.md lists the compared models and encoders', async (t) => {
   const table = createModelTable()
   t.equal(generatedSection(PAGE, 'models', table), table)
   const encoders = createEncoderTable()

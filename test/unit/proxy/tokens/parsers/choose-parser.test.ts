@@ -26,7 +26,7 @@ t.test("a model's template determines the markup of its completions", async (t) 
 })
 
 t.test('templates of other families are distinguished by their unique texts', async (t) => {
-  const signs = {
+  const templates = {
     qwen3_coder: '<tool_call>\n<function=example>\n<parameter=x>',
     mimo: 'You are MiMo <tool_call>\n<function=example>\n<parameter=x>',
     glm45: '<tool_call>{function-name}\n<arg_key>',
@@ -71,7 +71,7 @@ t.test('templates of other families are distinguished by their unique texts', as
     functionary_v3_1: 'start_tag => `<function`',
     functionary_v3_2: '>>>all',
   }
-  for (const [name, text] of Object.entries(signs)) {
+  for (const [name, text] of Object.entries(templates)) {
     const { family, evidence, warning } = chooseParser(text)
     t.equal(family.name, name)
     t.ok(evidence.length > 0, 'it reports its evidence')

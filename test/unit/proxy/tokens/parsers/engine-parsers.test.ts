@@ -1,4 +1,4 @@
-/** Every output parser that vLLM and SGLang register is read here, or declared as not read. */
+/** The proxy supports every output parser that vLLM and SGLang register, or declares it unsupported. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
@@ -8,7 +8,7 @@ import { createParserTable, listNames, readEngineParsers } from '../../../../hel
 const parsers = readEngineParsers()
 const names = [...listNames(parsers).keys()]
 
-t.test('each registered name is that of a format here, or is declared as not read', async (t) => {
+t.test('each registered name is a supported format, or is declared unsupported', async (t) => {
   t.ok(names.length > 80)
   for (const name of names) {
     if (UNSUPPORTED_PARSERS.has(name)) {

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import { findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../../helpers/parsed-output.ts'
+import { mergeDeltas, type ParsedOutput, parseComplete } from '../../../../helpers/parsed-output.ts'
 
 interface Vectors {
   sglang: string
@@ -24,8 +24,11 @@ const tools: Tool[] = ['f', 'get_it'].map((name) => ({
   function: { name, parameters: { type: 'object', properties } },
 }))
 
-/** White space around content belongs to the markup for some parsers, and to the content for others. */
-function asTheirs({ content, toolCalls }: ParsedOutput) {
+/**
+ * Converts an output to SGLang's form. Trims the content, because white space around it belongs to the markup
+ * for some parsers, and to the content for others.
+ */
+function toSglangOutput({ content, toolCalls }: ParsedOutput) {
   return {
     content: content.trim(),
     calls: toolCalls.map((call) => ({
@@ -36,14 +39,19 @@ function asTheirs({ content, toolCalls }: ParsedOutput) {
 }
 
 for (const detector of new Set(vectors.map((vector) => vector.detector))) {
-  t.test(`as SGLang ${sglang}'s ${detector}, complete and character by character`, async (t) => {
-    for (const { parser, text, content, calls } of vectors.filter((vector) => vector.detector === detector)) {
-      const makeToolCallId = () => 'id'
-      const full = parseWhole(findParser(parser).create({ tools, makeToolCallId }), text)
-      t.same(asTheirs(full), { content: content.trim(), calls }, text)
-      const cut = findParser(parser).create({ tools, makeToolCallId })
-      const deltas = [...text].map((character) => cut.push(character))
-      t.same(mergeDeltas([...deltas, cut.finish()]), full)
-    }
-  })
+  t.test(
+    `texts are parsed as by SGLang ${sglang}'s ${detector}, complete and character by character`,
+    async (t) => {
+      for (const { parser, text, content, calls } of vectors.filter(
+        (vector) => vector.detector === detector,
+      )) {
+        const makeToolCallId = () => 'id'
+        const full = parseComplete(findParser(parser).create({ tools, makeToolCallId }), text)
+        t.same(toSglangOutput(full), { content: content.trim(), calls }, text)
+        const cut = findParser(parser).create({ tools, makeToolCallId })
+        const deltas = [...text].map((character) => cut.push(character))
+        t.same(mergeDeltas([...deltas, cut.finish()]), full)
+      }
+    },
+  )
 }

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { harmony } from '../../../../../src/proxy/tokens/parsers/harmony.ts'
-import { assertCutsChangeNothing, parseBriefly, TOOLS } from './parse.ts'
+import { assertSameForAnyChunks, parseBriefly, TOOLS } from './parse.ts'
 
 const ANALYSIS = '<|channel|>analysis<|message|>I think.<|end|>'
 const FINAL = '<|start|>assistant<|channel|>final<|message|>Hello.<|return|>'
@@ -62,7 +62,7 @@ t.test('bodies are sent on arrival, without partial markers', async (t) => {
 })
 
 t.test('for any chunks of the text, the result is the same', async () => {
-  assertCutsChangeNothing(harmony, [
+  assertSameForAnyChunks(harmony, [
     ...harmony.keepTokens,
     ANALYSIS,
     FINAL,

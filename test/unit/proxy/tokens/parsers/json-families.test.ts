@@ -12,7 +12,7 @@ import {
 } from '../../../../../src/proxy/tokens/parsers/json-families.ts'
 import { llama3 } from '../../../../../src/proxy/tokens/parsers/llama3.ts'
 import { mistral } from '../../../../../src/proxy/tokens/parsers/mistral.ts'
-import { assertCutsChangeNothing, parse, parseBriefly, TOOLS } from './parse.ts'
+import { assertSameForAnyChunks, parse, parseBriefly, TOOLS } from './parse.ts'
 
 const ARGUMENTS =
   '{"b": 1.0,  "a": "}; \\" [TOOL_CALLS] <|python_tag|> <｜tool▁call▁end｜> <|tool_call_end|>"}'
@@ -163,25 +163,25 @@ for (const [family, calls] of [
   [llama3, ['{"name": "f", "arguments": {}}']],
 ] as const) {
   t.test(`${family.name}: for any chunks of the text, the result is the same`, async () => {
-    assertCutsChangeNothing(family, [...family.keepTokens, ...calls, ...FRAGMENTS])
+    assertSameForAnyChunks(family, [...family.keepTokens, ...calls, ...FRAGMENTS])
   })
 }
 
 /** Arguments that are not an object. */
 const OTHERS = ['"x"', '"{\\"a\\": 1}"', '3', 'null', '[1]', 'true']
 const DECODED = ['x', '{"a": 1}', '3', 'null', '[1]', 'true']
-const findNamed = (args: string) => `{"name": "f", "arguments": ${args}}`
+const createCallJson = (args: string) => `{"name": "f", "arguments": ${args}}`
 
 t.test('arguments that are not an object are those that the parsers of vLLM 0.33 report', async (t) => {
   const cases = [
-    [hermes, (args: string) => `<tool_call>\n${findNamed(args)}\n</tool_call>`, OTHERS],
+    [hermes, (args: string) => `<tool_call>\n${createCallJson(args)}\n</tool_call>`, OTHERS],
     [llama3, (args: string) => `{"name": "f", "parameters": ${args}}`, OTHERS],
-    [phi4Mini, (args: string) => `functools[${findNamed(args)}]`, OTHERS],
+    [phi4Mini, (args: string) => `functools[${createCallJson(args)}]`, OTHERS],
     [apertus, (args: string) => `<|tools_prefix|>[{"f": ${args}}]<|tools_suffix|>`, OTHERS],
     [kimi, (args: string) => inSection(kimiCall(args)), OTHERS],
     [deepseek, (args: string) => inCalls(v3Call(args)), OTHERS],
-    [granite, (args: string) => `<|tool_call|>[${findNamed(args)}]`, DECODED],
-    [mistral, (args: string) => `[TOOL_CALLS][${findNamed(args)}]`, DECODED.with(3, '{}')],
+    [granite, (args: string) => `<|tool_call|>[${createCallJson(args)}]`, DECODED],
+    [mistral, (args: string) => `[TOOL_CALLS][${createCallJson(args)}]`, DECODED.with(3, '{}')],
   ] as const
   for (const [family, write, expected] of cases) {
     const calls = OTHERS.map((args) => parseBriefly(family, write(args)).calls)
@@ -196,9 +196,9 @@ t.test('arguments that are not an object are those that the parsers of vLLM 0.33
 })
 
 t.test('hunyuan_a13b: only a string is accepted besides an object; gigachat3: only an object', async (t) => {
-  const hunyuan = (args: string) => `<tool_calls>[${findNamed(args)}]</tool_calls>`
+  const hunyuan = (args: string) => `<tool_calls>[${createCallJson(args)}]</tool_calls>`
   t.strictSame(parseBriefly(hunyuanA13b, hunyuan('"x"')), { calls: ['f(x)'] })
   t.strictSame(parseBriefly(hunyuanA13b, hunyuan('3')), { content: hunyuan('3') })
-  const giga = `<|function_call|>${findNamed('"x"')}<|message_sep|>`
+  const giga = `<|function_call|>${createCallJson('"x"')}<|message_sep|>`
   t.strictSame(parseBriefly(gigaChat3, giga), { content: giga })
 })

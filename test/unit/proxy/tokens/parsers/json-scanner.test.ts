@@ -4,8 +4,8 @@ import { JsonScanner } from '../../../../../src/proxy/tokens/parsers/json-scanne
 import { limitRuns } from '../../../../helpers/tier.ts'
 
 /**
- * Scans a text in chunks with one scanner: the number of characters that it consumed, whether they are
- * complete, the members.
+ * Scans a text in chunks with one scanner. Returns the number of characters that it consumed, whether the
+ * value is still open, and the members of a complete value.
  */
 function scan(...chunks: string[]) {
   const scanner = new JsonScanner()

@@ -1,11 +1,11 @@
-/** Parses for tests: with tools, with predictable ids, and in chunks. */
+/** Parsing for tests: with tools, with predictable ids, and in chunks. */
 import fc from 'fast-check'
 import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import type {
   OutputParserOptions,
   ParserFamily,
 } from '../../../../../src/proxy/tokens/parsers/output-parser.ts'
-import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../../helpers/parsed-output.ts'
+import { mergeDeltas, type ParsedOutput, parseComplete } from '../../../../helpers/parsed-output.ts'
 import { limitRuns } from '../../../../helpers/tier.ts'
 
 export const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]
@@ -16,10 +16,10 @@ function withTestDefaults(options: OutputParserOptions): OutputParserOptions {
 }
 
 export function parse(family: ParserFamily, text: string, options: OutputParserOptions = {}): ParsedOutput {
-  return parseWhole(family.create(withTestDefaults(options)), text)
+  return parseComplete(family.create(withTestDefaults(options)), text)
 }
 
-/** The result of {@link parse} in a short form: tool calls as `name(arguments)`. */
+/** Returns the result of {@link parse} in a short form, with tool calls as `name(arguments)`. */
 export function parseBriefly(family: ParserFamily, text: string, options: OutputParserOptions = {}) {
   const { content, reasoning, toolCalls } = parse(family, text, options)
   return {
@@ -31,11 +31,8 @@ export function parseBriefly(family: ParserFamily, text: string, options: Output
   }
 }
 
-/**
- * Checks that texts made of `fragments` in any order parse the same for any chunks, and that no part is sent
- * twice or invented.
- */
-export function assertCutsChangeNothing(
+/** Asserts that texts made of `fragments` in any order have the same result in any chunks. */
+export function assertSameForAnyChunks(
   family: ParserFamily,
   fragments: readonly string[],
   numRuns = 1000,
@@ -49,7 +46,7 @@ export function assertCutsChangeNothing(
       (text, startsInReasoning, sizes) => {
         const full = parse(family, text, { startsInReasoning })
         const parser = family.create(withTestDefaults({ startsInReasoning }))
-        const deltas = cutInto(text, sizes).map((chunk) => parser.push(chunk))
+        const deltas = splitIntoChunks(text, sizes).map((chunk) => parser.push(chunk))
         const merged = mergeDeltas([...deltas, parser.finish()])
         return JSON.stringify(merged) === JSON.stringify(full)
       },
@@ -58,11 +55,11 @@ export function assertCutsChangeNothing(
   )
 }
 
-/** Chunks of the given sizes, repeated; of one character each if there are none. */
-function cutInto(text: string, sizes: readonly number[]): string[] {
+/** Splits a text into chunks of the given sizes, repeated; of one character each if there are none. */
+function splitIntoChunks(text: string, sizes: readonly number[]): string[] {
   const chunks: string[] = []
-  for (let from = 0, turn = 0; from < text.length; turn++) {
-    const size = sizes[turn % sizes.length] ?? 1
+  for (let from = 0, index = 0; from < text.length; index++) {
+    const size = sizes[index % sizes.length] ?? 1
     chunks.push(text.slice(from, from + size))
     from += size
   }

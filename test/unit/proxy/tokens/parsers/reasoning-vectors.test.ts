@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { mergeDeltas, parseWhole } from '../../../../helpers/parsed-output.ts'
+import { mergeDeltas, parseComplete } from '../../../../helpers/parsed-output.ts'
 import { TOOLS } from './parse.ts'
 
 function read<Vectors>(name: string): Vectors {
@@ -25,13 +25,13 @@ const { sglang, vectors } = read<ReasoningVectors>('sglang-reasoning')
 
 for (const parser of new Set(vectors.map((vector) => vector.parser))) {
   t.test(
-    `${parser}: reasoning as read by SGLang ${sglang}, complete and character by character`,
+    `${parser}: reasoning as parsed by SGLang ${sglang}, complete and character by character`,
     async (t) => {
       const own = vectors.filter((vector) => vector.parser === parser)
       t.ok(own.length > 30)
       for (const { text, opened, reasoning, content, detector } of own) {
         const options = { tools: null, startsInReasoning: opened }
-        const full = parseWhole(findParser(parser).create(options), text)
+        const full = parseComplete(findParser(parser).create(options), text)
         const read = { reasoning: full.reasoning ?? '', content: full.content }
         t.same(read, { reasoning, content }, `${detector}: ${JSON.stringify(text)}`)
         const cut = findParser(parser).create(options)
@@ -54,10 +54,10 @@ interface HarmonyVectors {
 
 const { harmony, vectors: completions } = read<HarmonyVectors>('harmony')
 
-t.test(`gpt-oss: completions as read by openai-harmony ${harmony}`, async (t) => {
+t.test(`gpt-oss: completions as parsed by openai-harmony ${harmony}`, async (t) => {
   t.ok(completions.length > 60)
   for (const { text, reasoning, content, calls } of completions) {
-    const found = parseWhole(findParser('harmony').create({ tools: TOOLS }), text)
+    const found = parseComplete(findParser('harmony').create({ tools: TOOLS }), text)
     t.equal(found.reasoning ?? '', reasoning.join('\n'), text)
     t.equal(found.content, content.join('\n'), text)
     t.same(

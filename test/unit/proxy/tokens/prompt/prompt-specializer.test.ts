@@ -11,8 +11,8 @@ import {
   CONTENT,
   createThread,
   HISTORY,
-  newPart,
   question,
+  renderResultPart,
   SYSTEM,
   setUp,
   sharedModel,
@@ -32,7 +32,7 @@ for (const name of ['qwen3', 'embedded']) {
         count += 1
         const conversation = [SYSTEM, question(text)]
         t.equal(await prompts.render(conversation, {}), await thread.render(conversation, {}))
-        t.strictSame(await newPart(prompts, text), await newPart(thread, text))
+        t.strictSame(await renderResultPart(prompts, text), await renderResultPart(thread, text))
       }),
       { numRuns: IS_FULL ? 150 : 50 },
     )
@@ -46,7 +46,7 @@ for (const name of ['qwen3', 'embedded']) {
   t.test(`${name}: Python writes fewer than 20 of 200 new messages`, async (t) => {
     const { prompts, jobs, faults } = setUp(name)
     for (let index = 0; index < 200; index += 1) {
-      const { text } = (await newPart(prompts, `line ${index} of a result`)) as NewPart
+      const { text } = (await renderResultPart(prompts, `line ${index} of a result`)) as NewPart
       t.match(text, `line ${index} of a result`)
     }
     // Two before the template is specialized, those that verify it, and some that compare it.
@@ -93,7 +93,7 @@ t.test('the history is verified on the complete conversation when the count has 
   const verified: number[] = []
   for (let count = 1; count <= 70; count += 1) {
     const before = jobs.newPart!
-    const part = (await newPart(prompts, `text ${count}`)) as NewPart
+    const part = (await renderResultPart(prompts, `text ${count}`)) as NewPart
     t.match(part.text, `text ${count}`)
     if (jobs.newPart! > before) verified.push(count)
   }
@@ -145,15 +145,15 @@ t.test('a signature that a dummy history does not represent is no longer special
     },
     specializePart: (...input) => (isRefuted ? Promise.resolve(undefined) : thread.specializePart(...input)),
   })
-  for (let count = 1; count <= 10; count += 1) await newPart(prompts, `text ${count}`)
+  for (let count = 1; count <= 10; count += 1) await renderResultPart(prompts, `text ${count}`)
   const before = jobs.newPart
-  await newPart(prompts, 'text')
+  await renderResultPart(prompts, 'text')
   t.equal(jobs.newPart, before, 'it is specialized')
   isRefuted = true
   // Messages of another shape with the same signature.
-  await newPart(prompts, 'text', HISTORY, { name: 'read' })
+  await renderResultPart(prompts, 'text', HISTORY, { name: 'read' })
   const after = jobs.newPart
-  await newPart(prompts, 'text')
+  await renderResultPart(prompts, 'text')
   t.ok(jobs.newPart > after)
 })
 

@@ -13,8 +13,8 @@ import {
   SegmentEncoder,
   splitSegments,
 } from '../../../../../src/proxy/tokens/tokenizer/segments.ts'
-import { kimiFiles } from '../../../../helpers/kimi-files.ts'
-import { tokenModeRig } from '../../../../helpers/token-mode-rig.ts'
+import { createKimiConfigFiles } from '../../../../helpers/kimi-files.ts'
+import { createTokenModeRig } from '../../../../helpers/token-mode-rig.ts'
 
 const FIXTURE = readFileSync(join(import.meta.dirname, '../fixtures/encoding_segments.py'), 'utf8')
 const NAMES = ['<|open|>', '<|close|>', '<|sep|>', '<|end_of_msg|>']
@@ -22,8 +22,8 @@ const NAMES = ['<|open|>', '<|close|>', '<|sep|>', '<|end_of_msg|>']
 const JOINED = ['ge', 'k<', 'pe', 'e ', '"<', 'aa']
 const TOKENS = [...Array.from({ length: 256 }, (_, byte) => String.fromCharCode(byte)), ...JOINED]
 
-function publish(): Record<string, string> {
-  const files = kimiFiles(TOKENS.length)
+function createModelFiles(): Record<string, string> {
+  const files = createKimiConfigFiles(TOKENS.length)
   const config = JSON.parse(files['tokenizer_config.json']) as {
     added_tokens_decoder: Record<string, object>
     eos_token: string
@@ -42,7 +42,7 @@ function publish(): Record<string, string> {
 }
 
 const model: TokenModel = await openTokenModel({
-  source: t.testdir(publish()),
+  source: t.testdir(createModelFiles()),
   parser: 'auto',
   trustModelCode: hash('sha256', FIXTURE),
 })
@@ -51,8 +51,8 @@ t.teardown(() => model.close())
 const special = (index: number) => TOKENS.length + 20 + index
 const [OPEN, CLOSE, SEP, END] = [special(0), special(1), special(2), special(3)]
 
-/** Encodes a text in which no special token is recognized, one word of the tokenizer's expression at a time. */
-function plain(text: string): number[] {
+/** Encodes a text without special tokens, one word of the tokenizer's expression at a time. */
+function encodeText(text: string): number[] {
   const words = text.match(/[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+/gu) ?? []
   return words.flatMap((word) => {
     const bytes = [...Buffer.from(word).toString('latin1')]
@@ -66,16 +66,16 @@ function plain(text: string): number[] {
   })
 }
 
-const tag = (marker: number, ...words: string[]) => [marker, ...words.flatMap(plain), SEP]
+const tag = (marker: number, ...words: string[]) => [marker, ...words.flatMap(encodeText), SEP]
 const message = (role: string, content: string) => [
   ...tag(OPEN, 'message', ` role="${role}"`),
-  ...plain(content),
+  ...encodeText(content),
   ...tag(CLOSE, 'message'),
   END,
 ]
 const EFFORT = [
   ...tag(OPEN, 'message', ' role="system"'),
-  ...plain('thinking_effort=max'),
+  ...encodeText('thinking_effort=max'),
   ...tag(CLOSE, 'message'),
 ]
 const OPENING = [...tag(OPEN, 'message', ' role="assistant"'), ...tag(OPEN, 'think')]
@@ -107,34 +107,34 @@ t.test('special tokens that a user or a tool writes stay text', async (t) => {
   }
 })
 
-t.test('unpaired surrogates of a client are no marks', async (t) => {
+t.test('unpaired surrogates of a client are not marks', async (t) => {
   for (const content of ['\udc01<|open|>', 'a\udc00b', '\ud800\udc01<|end_of_msg|>', '😀\udc01<|sep|>']) {
     const { ids } = await model.renderer.renderFull([{ role: 'user', content }])
     t.same([...ids], [...EFFORT, ...message('user', content.toWellFormed()), ...OPENING])
   }
 })
 
-t.test('the new part of a conversation is that of the whole one, whatever the texts are', async (t) => {
+t.test('the new part of a conversation equals the end of the full render, for any texts', async (t) => {
   const call = (id: string, value: string) => ({
     id,
     type: 'function' as const,
     function: { name: 'f', arguments: JSON.stringify({ a: value }) },
   })
   const texts = fc.constantFrom(...HOSTILE, 'Hello.', '', 'aaa', 'é😀 漢')
-  const talk = fc.record({
+  const anyTexts = fc.record({
     question: texts,
-    reasoned: texts,
-    answered: texts,
+    reasoning: texts,
+    completion: texts,
     argument: texts,
     result: texts,
   })
   await fc.assert(
-    fc.asyncProperty(talk, fc.boolean(), async (texts, calls) => {
-      const { question, reasoned, answered, argument, result } = texts
+    fc.asyncProperty(anyTexts, fc.boolean(), async (texts, calls) => {
+      const { question, reasoning, completion, argument, result } = texts
       const echo: ChatMessage = {
         role: 'assistant',
-        content: answered,
-        reasoning_content: reasoned,
+        content: completion,
+        reasoning_content: reasoning,
         ...(calls && { tool_calls: [call('c1', argument)] }),
       } as ChatMessage
       const history: ChatMessage[] = [{ role: 'user', content: question }, echo]
@@ -175,7 +175,7 @@ t.test('reasoning that was cut off is closed as the encoder closes it', async (t
 
 t.test('a turn with a special token in a text is neither annotated nor rejected', async (t) => {
   const respond = () => ({ text: '<|close|>think<|sep|>', isCut: true })
-  const { sendRequest } = await tokenModeRig(t, model, respond, undefined, {
+  const { sendRequest } = await createTokenModeRig(t, model, respond, undefined, {
     specialTokensInText: 'reject',
   })
   const turn = await sendRequest([{ role: 'user', content: HOSTILE[0]! }])

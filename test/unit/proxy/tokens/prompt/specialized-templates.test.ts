@@ -1,4 +1,4 @@
-/** Whether new parts are specialized for templates whose operations look at other messages, and are right. */
+/** Specialization of new parts for templates whose operations read other messages. */
 import t from 'tap'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import {
@@ -6,9 +6,9 @@ import {
   CONTENT,
   countJobs,
   createThread,
-  getNewPart,
   HISTORY,
   question,
+  renderPart,
   result,
   SYSTEM,
 } from './specializer-rig.ts'
@@ -66,20 +66,20 @@ const CONTENTS = ['a', '', ' ', 'x', 'b', ' a ', '<|im_end|>', 'Be brief.', 'axa
 // is tested where the echo has none.
 for (const [action, [source, isSpecialized]] of Object.entries(HOSTILE)) {
   t.test(`new parts of templates that ${action}`, async (t) => {
-    const own = createThread('qwen3', source)
+    const thread = createThread('qwen3', source)
     const { prompts, jobs, faults } = countJobs(createThread('qwen3', source))
-    const answered: ChatMessage[] = [SYSTEM, question('What?'), { role: 'assistant', content: 'That.' }]
+    const chatHistory: ChatMessage[] = [SYSTEM, question('What?'), { role: 'assistant', content: 'That.' }]
     const turns = CONTENTS.flatMap((content): [ChatMessage[], ChatMessage][] => [
       [HISTORY, result(content)],
-      [answered, question(content)],
+      [chatHistory, question(content)],
     ])
-    const expected = await Promise.all(turns.map((turn) => getNewPart(own, ...turn)))
+    const expected = await Promise.all(turns.map((turn) => renderPart(thread, ...turn)))
     // A specialization is learned in one round, and used in the next.
     for (let round = 0; round < 2; round += 1)
       for (const [index, turn] of turns.entries()) {
         const [, message] = turn
         t.strictSame(
-          await getNewPart(prompts, ...turn),
+          await renderPart(prompts, ...turn),
           expected[index],
           `${message.role} ${message.content}`,
         )

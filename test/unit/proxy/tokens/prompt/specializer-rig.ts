@@ -1,4 +1,4 @@
-/** Conversations and a thread without a thread, for tests of the prompt specializer. */
+/** Conversations, and a template service in this process, for tests of the prompt specializer. */
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import { PromptEngine } from '../../../../../src/proxy/tokens/prompt/prompt-engine.ts'
 import {
@@ -6,7 +6,7 @@ import {
   type TemplateService,
 } from '../../../../../src/proxy/tokens/prompt/prompt-specializer.ts'
 import { createTemplateSignature } from '../../../../../src/proxy/tokens/prompt/template-signature.ts'
-import { createTemplate, getThread } from '../../../../helpers/templates.ts'
+import { createTemplate, toTemplateService } from '../../../../helpers/templates.ts'
 import { loadModel, type Model } from '../prompt-rollout.ts'
 
 export const SYSTEM: ChatMessage = { role: 'system', content: 'Be brief.' }
@@ -33,7 +33,7 @@ export function sharedModel(name: string): Model {
 
 export function createThread(name: string, source?: string): TemplateService {
   const { template, tokenizer, end } = sharedModel(name)
-  return getThread(
+  return toTemplateService(
     new PromptEngine(source === undefined ? template : createTemplate(source), {
       ids: tokenizer.addedTokens,
       eosIds: new Set([end.id]),
@@ -41,10 +41,10 @@ export function createThread(name: string, source?: string): TemplateService {
   )
 }
 
-/** Counts the jobs of the thread, which this process does not have. */
-export function setUp(name: string, wrong: Partial<TemplateService> = {}) {
+/** Creates a specializer for a model's template, with counts of the jobs that a thread would run. */
+export function setUp(name: string, overrides: Partial<TemplateService> = {}) {
   const thread = createThread(name)
-  return { thread, ...countJobs({ ...thread, ...wrong }) }
+  return { thread, ...countJobs({ ...thread, ...overrides }) }
 }
 
 export function countJobs(thread: TemplateService) {
@@ -71,7 +71,7 @@ export function countJobs(thread: TemplateService) {
 }
 
 /** Renders the new part as the renderer does: first without the history. */
-export async function getNewPart(
+export async function renderPart(
   prompts: Pick<TemplateService, 'renderNewPart'>,
   history: readonly ChatMessage[],
   message: ChatMessage,
@@ -84,13 +84,13 @@ export async function getNewPart(
     : short
 }
 
-export function newPart(
+export function renderResultPart(
   prompts: Pick<TemplateService, 'renderNewPart'>,
   content: string,
   history = HISTORY,
   fields: object = {},
 ) {
-  return getNewPart(prompts, history, { ...result(content), ...fields })
+  return renderPart(prompts, history, { ...result(content), ...fields })
 }
 
 export const CHATML = (head: string, body: string) =>

@@ -4,10 +4,10 @@ import { join } from 'node:path'
 import t from 'tap'
 import { PythonResponses } from '../../../../../src/proxy/tokens/templates/python/python-responses.ts'
 import {
-  differences,
+  findDifferences,
   mergeDeltas,
   type PublishedResponses,
-  readCut,
+  readChunks,
 } from '../../../../helpers/read-responses.ts'
 
 const FOLDER = join(import.meta.dirname, '../../../../../src/proxy/tokens/templates/python')
@@ -21,7 +21,7 @@ const byTemplate = Object.entries(Object.groupBy(fixture.cases, ({ template }) =
 for (const [name, cases] of byTemplate) {
   t.test(`${name}: complete and in chunks`, async (t) => {
     const template = python.open(JSON.stringify(fixture.templates[name]))
-    for (const one of cases!) t.same(differences(template, one, tools), [])
+    for (const one of cases!) t.same(findDifferences(template, one, tools), [])
   })
 }
 
@@ -60,9 +60,9 @@ const rejected: [title: string, template: object, message: RegExp][] = [
     withField('thinking', { open: '<t>', content: 'json' }),
     /cannot be streamed/,
   ],
-  ['tool calls that begin with nothing', withField('tool_calls', { content: 'json' }), /./],
-  ['a pattern that looks back', withField('thinking', { open_pattern: '(a)\\1' }), /groupref/],
-  ['letters of any case', withField('thinking', { open_pattern: '(?i)a' }), /flags/],
+  ['tool calls without an opening marker', withField('tool_calls', { content: 'json' }), /./],
+  ['a pattern with a back-reference', withField('thinking', { open_pattern: '(a)\\1' }), /groupref/],
+  ['a case-insensitive pattern', withField('thinking', { open_pattern: '(?i)a' }), /flags/],
 ]
 
 function withField(name: string, field: object): object {
@@ -78,7 +78,7 @@ for (const [title, template, message] of rejected) {
 t.test('without tools, a text like a tool call is sent as text immediately', async (t) => {
   const template = python.open(JSON.stringify(valid))
   const text = 'So: <|tool_call>call:f{a:5}<tool_call|> it is.'
-  const deltas = readCut(template, '<|turn>model\n', '[]', [...text])
+  const deltas = readChunks(template, '<|turn>model\n', '[]', [...text])
   t.same(mergeDeltas(deltas), { content: text, reasoning: '', calls: [] })
   const sent = deltas.slice(0, text.indexOf('5}') + 1).map(({ content = '' }) => content)
   t.equal(sent.join(''), text.slice(0, text.indexOf('5}') + 1))
@@ -93,7 +93,7 @@ t.test('a malformed tool call is sent as it was written, and the text after it i
     'call:f{"a":"\\ud800"}',
   ]) {
     const text = `<|tool_call>${broken}<tool_call|> and <|tool_call>call:f{n:5}<tool_call|>`
-    const merged = mergeDeltas(readCut(template, '<|turn>model\n', tools, [text]))
+    const merged = mergeDeltas(readChunks(template, '<|turn>model\n', tools, [text]))
     t.same(merged.calls.at(-1), { name: 'f', arguments: { n: 5 } })
     if (merged.calls.length === 1) t.equal(merged.content, `<|tool_call>${broken}<tool_call|> and`)
   }

@@ -29,13 +29,13 @@ function openReader(t: Test, timeLimitMs = 2_000): ResponseReader {
   return reader
 }
 
-t.test('a response that takes too long is sent as it was written, and no other is lost', async (t) => {
+t.test('a response that takes too long is sent as it was written, and others are still parsed', async (t) => {
   const reader = openReader(t)
   const hostile = reader.open('<start>', tools)
   const other = reader.open('<start>', tools)
   const before = await other.read(['So: ', '<call>{"name": "f", '], false)
   const shown = [await hostile.read(['I ', CALL, ' <cal'], false)]
-  const [slow, behind] = await Promise.all([
+  const [slow, following] = await Promise.all([
     hostile.read([`l> ${HOSTILE}`], false),
     other.read([`"arguments": {"n": 1}}</call>`, ' and then'], false),
   ])
@@ -44,7 +44,7 @@ t.test('a response that takes too long is sent as it was written, and no other i
   t.equal(read.content, `I<call> ${HOSTILE} more ${CALL}`)
   t.equal(read.toolCalls.length, 1)
   const rest = await other.read(['.'], true)
-  t.match(mergeDeltas([...before, ...behind, ...rest]), {
+  t.match(mergeDeltas([...before, ...following, ...rest]), {
     content: 'So:and then.',
     toolCalls: [{ function: { name: 'f', arguments: '{"n": 1}' } }],
   })

@@ -29,25 +29,25 @@ function show(messages: ChatMessage[], template = SHOW_MESSAGES): unknown {
   return JSON.parse(createTemplate(template).render(messages))
 }
 
-function assistantCalling(writtenArguments: string): ChatMessage {
+function createToolCallMessage(writtenArguments: string): ChatMessage {
   const call = { id: 'c', type: 'function' as const, function: { name: 'f', arguments: writtenArguments } }
   return { role: 'assistant', content: null, tool_calls: [call] }
 }
 
 t.test('arguments are objects for the template, in the order in which the model wrote them', async (t) => {
-  const shown = createTemplate(SHOW_MESSAGES).render([assistantCalling('{"b":1,"a":"é<"}')])
+  const shown = createTemplate(SHOW_MESSAGES).render([createToolCallMessage('{"b":1,"a":"é<"}')])
   t.match(shown, '"arguments": {"b": 1, "a": "é<"}')
-  t.match(show([assistantCalling('')]), { tool_calls: [{ function: { arguments: {} } }] })
+  t.match(show([createToolCallMessage('')]), { tool_calls: [{ function: { arguments: {} } }] })
 })
 
 t.test('arguments that are not an object stay text', async (t) => {
   for (const written of ['{"a": ', '5', 'null', '"x"']) {
-    t.match(show([assistantCalling(written)]), { tool_calls: [{ function: { arguments: written } }] })
+    t.match(show([createToolCallMessage(written)]), { tool_calls: [{ function: { arguments: written } }] })
   }
 })
 
 t.test('rendering does not change the messages', async (t) => {
-  const message = assistantCalling('{"a":1}')
+  const message = createToolCallMessage('{"a":1}')
   const before = structuredClone(message)
   show([message])
   t.same(message, before)
@@ -74,13 +74,20 @@ const CALLS_AS_TEXT =
   '{% for m in messages if m.tool_calls and m.content is none %}' +
   "{% for c in m.tool_calls %}{{ c.function.name + c.function.arguments + '|' }}{% endfor %}{% endfor %}"
 
-t.test('a template that needs arguments as text and null beside tool calls receives them so', async (t) => {
-  const template = createTemplate(CALLS_AS_TEXT)
-  const calls = ['{"b":1.0, "a": 2}', '', '{"cut": '].map(assistantCalling)
-  t.equal(template.render(calls), 'f{"b":1.0, "a": 2}|f{}|f{"cut": |')
-  t.equal(template.render([{ ...assistantCalling('{}'), content: '' }]), 'f{}|', 'empty text is not text')
-  t.equal(template.render([{ ...assistantCalling('{}'), content: 'text' }]), '')
-})
+t.test(
+  'a template that needs arguments as text and null beside tool calls receives them in that form',
+  async (t) => {
+    const template = createTemplate(CALLS_AS_TEXT)
+    const calls = ['{"b":1.0, "a": 2}', '', '{"cut": '].map(createToolCallMessage)
+    t.equal(template.render(calls), 'f{"b":1.0, "a": 2}|f{}|f{"cut": |')
+    t.equal(
+      template.render([{ ...createToolCallMessage('{}'), content: '' }]),
+      'f{}|',
+      'empty text is not text',
+    )
+    t.equal(template.render([{ ...createToolCallMessage('{}'), content: 'text' }]), '')
+  },
+)
 
 t.test('values behave as in Python', async (t) => {
   const show = (source: string) => createTemplate(source).render(HI)
@@ -96,7 +103,7 @@ t.test('numbers and the order of keys are those of the received JSON', async (t)
     createTemplate('{{ tools[0].function.parameters | tojson }}').render(HI, { tools }),
     '{"b": {"default": null}, "2": 1000.0, "1": 1e-09, "big": 12345678901234567890, "yes": true}',
   )
-  const called = JSON.stringify(assistantCalling('{"x":1.50,"y":[2.0]}'))
+  const called = JSON.stringify(createToolCallMessage('{"x":1.50,"y":[2.0]}'))
   t.match(createTemplate(SHOW_MESSAGES).render([called]), '{"x": 1.5, "y": [2.0]}')
 })
 
@@ -172,16 +179,16 @@ const ONE_SYSTEM = {
   'drops the second':
     '{% if messages[0].role == "system" %}<{{ messages[0].content }}>{% endif %}' +
     '{% for m in messages if m.role == "user" %}{{ m.content }}{% endfor %}',
-  'refuses the second':
+  'rejects the second':
     '{% for m in messages %}{% if m.role == "system" and not loop.first %}{{ raise_exception("at the beginning") }}{% endif %}' +
     '{% if m.role == "system" %}<{{ m.content }}>{% elif m.role == "user" %}{{ m.content }}{% endif %}{% endfor %}',
-  'takes parts only':
+  'accepts parts only':
     '{% if messages[0].role == "system" %}<{% for part in messages[0].content %}{{ part.text }}{% endfor %}>{% endif %}' +
     '{% for m in messages if m.role == "user" %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}',
 }
 
-for (const [what, source] of Object.entries(ONE_SYSTEM)) {
-  t.test(`a template that ${what} receives the first system messages as one`, async (t) => {
+for (const [behavior, source] of Object.entries(ONE_SYSTEM)) {
+  t.test(`a template that ${behavior} receives the first system messages as one`, async (t) => {
     const rule = (content: string): ChatMessage => ({ role: 'system', content })
     const developer: ChatMessage = { role: 'developer', content: 'c' }
     const template = createTemplate(source)
@@ -200,8 +207,8 @@ const LATE_SYSTEM = {
     '{% endif %}<{{ m.content }}>{% else %}{{ m.role }}:{{ m.content }},{% endif %}{% endfor %}',
 }
 
-for (const [what, source] of Object.entries(LATE_SYSTEM)) {
-  t.test(`a template that ${what} later system messages receives those of a user`, async (t) => {
+for (const [behavior, source] of Object.entries(LATE_SYSTEM)) {
+  t.test(`a template that ${behavior} later system messages receives those of a user`, async (t) => {
     const rule = (content: string): ChatMessage => ({ role: 'system', content })
     const template = createTemplate(source)
     t.same(template.getRoles(), { developer: 'developer', later_system: 'user' })
@@ -321,20 +328,23 @@ t.test('a template that fails on a request rejects the request', async (t) => {
   t.throws(() => createTemplate('{{ messages[0].content.x.y() }}').render(HI), { code: 'invalid_request' })
 })
 
-t.test("a model's own template is found in every place that transformers reads, in its order", async (t) => {
-  const config = { chat_template: 'from config' }
-  const directory = t.testdir({
-    all: { 'chat_template.jinja': 'from jinja', 'chat_template.json': '{"chat_template": "from json"}' },
-    json: { 'chat_template.json': '{"chat_template": "from json"}' },
-    none: {},
-    broken: { 'chat_template.json': '{' },
-  })
-  t.equal(readChatTemplate(`${directory}/all`, config)?.plain, 'from jinja')
-  t.equal(readChatTemplate(`${directory}/json`, config)?.plain, 'from json')
-  t.equal(readChatTemplate(`${directory}/none`, config)?.plain, 'from config')
-  t.equal(readChatTemplate(`${directory}/none`, {}), undefined)
-  t.throws(() => readChatTemplate(`${directory}/broken`, {}), {
-    code: 'config_invalid',
-    message: /chat_template\.json/,
-  })
-})
+t.test(
+  "a model's own template is found at every location that transformers reads, in its order",
+  async (t) => {
+    const config = { chat_template: 'from config' }
+    const directory = t.testdir({
+      all: { 'chat_template.jinja': 'from jinja', 'chat_template.json': '{"chat_template": "from json"}' },
+      json: { 'chat_template.json': '{"chat_template": "from json"}' },
+      none: {},
+      broken: { 'chat_template.json': '{' },
+    })
+    t.equal(readChatTemplate(`${directory}/all`, config)?.plain, 'from jinja')
+    t.equal(readChatTemplate(`${directory}/json`, config)?.plain, 'from json')
+    t.equal(readChatTemplate(`${directory}/none`, config)?.plain, 'from config')
+    t.equal(readChatTemplate(`${directory}/none`, {}), undefined)
+    t.throws(() => readChatTemplate(`${directory}/broken`, {}), {
+      code: 'config_invalid',
+      message: /chat_template\.json/,
+    })
+  },
+)

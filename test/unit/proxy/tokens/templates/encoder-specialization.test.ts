@@ -149,7 +149,7 @@ const BODIES = [...SPECIALIZED, ...OTHERS]
 const source = createSource(BODIES)
 const encoder = (await PythonTemplates.start()).openEncoder(source, 'encode_messages')
 
-/** A Python that is not confined. */
+/** A Python without restrictions. */
 const python = await bootPython()
 
 const getMessages = (contents: readonly string[]): ChatMessage[] =>
@@ -237,10 +237,12 @@ t.test(
   },
 )
 
-t.test('code is not specialized whose statements inspect types or handle exceptions otherwise', async (t) => {
-  const isRewritten = (code: string) => {
-    python.globals.set('code', code)
-    return python.runPython(`
+t.test(
+  'code with statements that inspect types or handle exceptions in other ways is not specialized',
+  async (t) => {
+    const isRewritten = (code: string) => {
+      python.globals.set('code', code)
+      return python.runPython(`
 import ast, encoder_tracing, specialize
 try:
     compile(encoder_tracing.rewrite(ast.parse(code)), "code", "exec")
@@ -249,27 +251,28 @@ except specialize.Unspecializable:
     rewritten = False
 rewritten
 `) as boolean
-  }
-  const refused = [
-    'with a: pass',
-    'match a:\n case str(): pass',
-    'a.__class__',
-    't"{a}"',
-    'try: a()\nfinally:\n while a:\n  break',
-    'a() in b in c',
-    'a()[0] += 1',
-  ]
-  for (const code of refused) t.equal(isRewritten(code), false, code)
-  const accepted = [
-    'a[0][1] += 1',
-    'del a.b["c"]',
-    'x: list[int] = f()[1:][0]',
-    'class A(B):\n f = super().f',
-  ]
-  for (const code of accepted) t.equal(isRewritten(code), true, code)
-})
+    }
+    const rejected = [
+      'with a: pass',
+      'match a:\n case str(): pass',
+      'a.__class__',
+      't"{a}"',
+      'try: a()\nfinally:\n while a:\n  break',
+      'a() in b in c',
+      'a()[0] += 1',
+    ]
+    for (const code of rejected) t.equal(isRewritten(code), false, code)
+    const accepted = [
+      'a[0][1] += 1',
+      'del a.b["c"]',
+      'x: list[int] = f()[1:][0]',
+      'class A(B):\n f = super().f',
+    ]
+    for (const code of accepted) t.equal(isRewritten(code), true, code)
+  },
+)
 
-/** Returns the words that an encoder searches for whose functions have this code. */
+/** Returns the words that an encoder with this code searches for. */
 function findWords(code: string): { inside: string[]; whole: string[] } {
   python.globals.set('code', code)
   return JSON.parse(
@@ -289,7 +292,7 @@ t.test('comparisons of contents are words that a text may be or contain', (t) =>
     ['m["content"].startswith(("/a", PLACEHOLDER))', ['/a', '<image>'], []],
     ['re.match("a", m["content"])', [''], []],
     ['m["task"] == "action"', [], ['action']],
-    // A setting, a role and a text in one variable, here and in another function.
+    // One variable for a setting, a role and a text, in this function and in another one.
     ['(x := m["content"]) == "off"', [], ['off']],
     ['write(m["content"], "a") or write("b", "c")', [], ['x']],
     ['[*map(write, ["a"], ["b"])]', [], ['x', 'y']],
@@ -298,11 +301,11 @@ t.test('comparisons of contents are words that a text may be or contain', (t) =>
     ['(lambda x: x == "off")(m["content"])', [], ['off']],
   ]
   for (const [condition, inside, whole] of words)
-    t.same(findWords(encode(condition)), { inside, whole }, condition)
+    t.same(findWords(createEncoder(condition)), { inside, whole }, condition)
   t.end()
 })
 
-t.test('comparisons of roles, types, ids, settings and fields are not', (t) => {
+t.test('comparisons of roles, types, ids, settings and fields are not words', (t) => {
   for (const condition of [
     'm["role"] == "tool" or m.get("role", "user") in ["user"] or "user" != m.get("role")',
     'm["content"][0].get("type") == "text"',
@@ -313,12 +316,12 @@ t.test('comparisons of roles, types, ids, settings and fields are not', (t) => {
     'write(m["role"], y=mode) or write("b", m.get("type"))',
     'm is None',
   ])
-    t.same(findWords(encode(condition)), { inside: [], whole: [] }, condition)
+    t.same(findWords(createEncoder(condition)), { inside: [], whole: [] }, condition)
   t.end()
 })
 
 /** Returns an encoder that tests each message. */
-function encode(condition: string): string {
+function createEncoder(condition: string): string {
   return `
 PLACEHOLDER = "<image>"
 

@@ -9,7 +9,7 @@ import { readModelConfig } from '../real-models.ts'
 
 const QWEN_3 = readModelConfig('qwen3').chat_template as string
 const CHAT = '{%- for message in messages -%}{{ message.content }}{%- endfor -%}'
-/** As in GLM 5.2 and Kimi K3. */
+/** The check of GLM 5.2 and Kimi K3. */
 const LOW_HIGH_MAX =
   "{%- set effort = reasoning_effort | default('high') -%}" +
   "{%- if effort not in ['low', 'high', 'max'] -%}{{ raise_exception('Invalid reasoning_effort: ' ~ effort) }}{%- endif -%}" +
@@ -69,7 +69,7 @@ t.test('a template that rejects the chat itself has unknown efforts', async (t) 
   t.equal(await probe("{{ raise_exception('a system message, please') }}"), undefined)
 })
 
-t.test('a failure of the renderer is not taken for a rejection', async (t) => {
+t.test('a failure of the renderer does not count as a rejection', async (t) => {
   const stopped = new ProxyError('start_failed', 'the thread has stopped')
   t.equal(
     await probeEfforts(async (kwargs) => {

@@ -21,7 +21,7 @@ const now = new Date(`${date}T12:00:00`)
 t.test('prompts of gpt-oss equal those of vLLM, for any messages and schemas', async (t) => {
   t.ok(vectors.length > 100)
   for (const [messages, tools, effort, prompt] of vectors) {
-    const found = harmony.render(getTexts(messages), {
+    const found = harmony.render(splitMessages(messages), {
       tools: tools === '[]' ? null : tools,
       ...(effort !== null && { kwargs: { reasoning_effort: effort } }),
       now,
@@ -47,8 +47,8 @@ t.test('an effort, a tool or an image that harmony cannot represent is rejected'
 })
 
 t.test('the text of the last response may be continued', async (t) => {
-  const begun = [user, { role: 'assistant' as const, content: 'It is ' }]
-  const prompt = harmony.render(begun, { addGenerationPrompt: false, continueFinalMessage: true })
+  const messages = [user, { role: 'assistant' as const, content: 'It is ' }]
+  const prompt = harmony.render(messages, { addGenerationPrompt: false, continueFinalMessage: true })
   t.ok(prompt.endsWith('<|end|><|start|>assistant<|channel|>final<|message|>It is '), prompt)
 })
 
@@ -67,7 +67,7 @@ t.test('harmony is selected for a template that writes it, unless an operator ov
   t.match(choosePromptFormat('harmony', 'x'), { name: 'harmony', chosenBy: 'name' })
 })
 
-/** The JSON of each message of a list. */
-function getTexts(messages: string): string[] {
+/** Returns the JSON of each message of a list. */
+function splitMessages(messages: string): string[] {
   return (JSON.parse(messages) as unknown[]).map((message) => JSON.stringify(message))
 }

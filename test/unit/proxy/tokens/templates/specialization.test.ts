@@ -112,7 +112,7 @@ const OPTIONS = { now: new Date(2026, 2, 7) }
 const getMessages = (contents: readonly string[]) =>
   contents.map((content) => ({ role: 'user' as const, content }))
 
-function templateWith(expression: string) {
+function createLoopTemplate(expression: string) {
   const head = '{% set l = messages | map(attribute="content") | list %}'
   const loop = `{% for m in messages %}{% set c = m.content %}${expression}{% endfor %}`
   return createTemplate(head + loop)
@@ -121,12 +121,12 @@ function templateWith(expression: string) {
 for (const [kind, expressions] of Object.entries({ SPECIALIZED, OTHERS })) {
   t.test(`${kind}: a specialization writes the same as the template, or does not apply`, (t) => {
     for (const expression of expressions) {
-      const template = templateWith(expression)
+      const template = createLoopTemplate(expression)
       const render = (contents: readonly string[]) => {
         try {
           return template.render(getMessages(contents), OPTIONS)
         } catch {
-          return 'refused'
+          return 'rejected'
         }
       }
       const pairs = CONTENTS.map((content, index) => [content, CONTENTS[(index + 5) % CONTENTS.length]!])
@@ -184,7 +184,11 @@ t.test('text that changes with each rendering is not specialized', (t) => {
     '{{ strftime_now("%Y") }}',
   ]) {
     const { paths } = splitContents(getMessages(['a']))!
-    t.equal(templateWith(expression).specialize(getMessages(['a']), OPTIONS, paths), undefined, expression)
+    t.equal(
+      createLoopTemplate(expression).specialize(getMessages(['a']), OPTIONS, paths),
+      undefined,
+      expression,
+    )
   }
   t.end()
 })
@@ -205,14 +209,14 @@ t.test('a wrong specialization is detected by the output of the template', (t) =
   t.ok(isVerified({ pieces: ['<', [0, strips], '>'], conditions: [] }, ['a'], render))
   t.notOk(
     isVerified({ pieces: ['a'], conditions: [] }, ['a'], () => undefined),
-    'a rejection',
+    'the template rejects the sample',
   )
   t.end()
 })
 
 t.test('an unpaired surrogate is not searched for', (t) => {
   const { paths } = splitContents(getMessages(['𝔸']))!
-  const template = templateWith(`{% if "\ud835" in c %}A{% else %}B{% endif %}`)
+  const template = createLoopTemplate(`{% if "\ud835" in c %}A{% else %}B{% endif %}`)
   t.equal(template.specialize(getMessages(['𝔸']), OPTIONS, paths), undefined)
   t.end()
 })

@@ -3,7 +3,7 @@ import type { ChatMessage } from '../../../../../src/protocol/canonical/messages
 import { WordFinder } from '../../../../../src/proxy/tokens/templates/template-words.ts'
 import { createTemplate } from '../../../../helpers/templates.ts'
 
-/** A template that tests a message's content, `c`. */
+/** Returns the words of a template that tests a message's content, `c`. */
 const getWords = (condition: string) =>
   createTemplate(
     `{% for m in messages %}{% set c = m.content %}{% if ${condition} %}x{% endif %}{% endfor %}`,
@@ -43,16 +43,16 @@ t.test('fields, roles and members of lists are not words that a text may contain
 t.test('a word is found in every text of a message', async (t) => {
   const finder = new WordFinder({ inside: ['</think>', 'a"b'], whole: ['off'] })
   const call = { id: 'c', type: 'function' as const, function: { name: 'f', arguments: '{"x":"a\\"b"}' } }
-  const having: ChatMessage[] = [
+  const matching: ChatMessage[] = [
     { role: 'user', content: 'x</think>' },
     { role: 'user', content: [{ type: 'text', text: 'x</THINK>' }] },
     { role: 'user', content: ' off\n' },
     { role: 'assistant', content: null, reasoning_content: '</think>' } as ChatMessage,
     { role: 'assistant', content: null, tool_calls: [call] },
   ]
-  for (const message of having) t.equal(finder.isIn(message), true, JSON.stringify(message))
+  for (const message of matching) t.equal(finder.isIn(message), true, JSON.stringify(message))
   for (const content of ['think', 'turn it off', '', null])
     t.equal(finder.isIn({ role: 'user', content } as ChatMessage), false, `${content}`)
-  t.equal(new WordFinder({ inside: [], whole: [] }).isIn(having[0]!), false)
+  t.equal(new WordFinder({ inside: [], whole: [] }).isIn(matching[0]!), false)
   t.equal(new WordFinder({ inside: [''], whole: [] }).isIn({ role: 'user', content: 'x' }), true)
 })

@@ -3,8 +3,8 @@ import t from 'tap'
 import { AddedTokenFinder, type TokenMatch } from '../../../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 import { limitRuns } from '../../../../helpers/tier.ts'
 
-/** Each position with each length, the longest first. */
-function slowly(ids: ReadonlyMap<string, number>, text: string): TokenMatch[] {
+/** Finds tokens by comparing all of them at each position, as the reference for the finder. */
+function findByComparison(ids: ReadonlyMap<string, number>, text: string): TokenMatch[] {
   const found: TokenMatch[] = []
   for (let begin = 0; begin < text.length; begin += 1) {
     const [longest] = [...ids]
@@ -28,7 +28,7 @@ t.test('tokens are found from the left, with the longest first', async () => {
     fc.property(tokens, text, (texts, text) => {
       const ids = new Map(texts.map((token, id) => [token, id]))
       const found = texts.every((token) => token === '') ? [] : [...new AddedTokenFinder(ids).find(text)]
-      return JSON.stringify(found) === JSON.stringify(slowly(ids, text))
+      return JSON.stringify(found) === JSON.stringify(findByComparison(ids, text))
     }),
     { numRuns: limitRuns(1_000) },
   )

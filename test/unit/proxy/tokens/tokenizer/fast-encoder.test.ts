@@ -46,46 +46,46 @@ t.test('a share of the texts is compared, and the reference encodes no others', 
 
 t.test('after a difference the fast tokenizer is disabled, and its cached ids are dropped', async (t) => {
   const { encoder, encodings, faults } = await setUp(/wrong/)
-  const memory = new ContentCache((text) => encoder.encode(text), [])
-  encoder.onFault(() => memory.clear())
-  t.not([...(await memory.encode('wrong'))].join(), getIds('wrong').join(), 'it was never compared')
-  const known = encodings.fast
-  await memory.encode('wrong')
-  t.equal(encodings.fast, known, 'it is cached')
+  const cache = new ContentCache((text) => encoder.encode(text), [])
+  encoder.onFault(() => cache.clear())
+  t.not([...(await cache.encode('wrong'))].join(), getIds('wrong').join(), 'the text was never compared')
+  const encodingsBefore = encodings.fast
+  await cache.encode('wrong')
+  t.equal(encodings.fast, encodingsBefore, 'the ids are cached')
   await encoder.check('wrong, too')
   t.match(faults, [{ why: /returned other ids/, chars: 10, textSha256: /^[0-9a-f]{64}$/ }])
   t.notMatch(JSON.stringify(faults), /wrong, too/, 'no text of a session is logged')
   const before = encodings.fast
-  t.same([...(await memory.encode('wrong'))], getIds('wrong'))
+  t.same([...(await cache.encode('wrong'))], getIds('wrong'))
   t.equal(encodings.fast, before)
   t.equal(encoder.kind, 'rust')
 })
 
-t.test('ids in progress when it was found to be wrong are not cached', async (t) => {
+t.test('ids in progress when the fast tokenizer was found to be wrong are not cached', async (t) => {
   const late = Promise.withResolvers<number[]>()
   const responses = [late.promise, Promise.resolve([2])]
-  const memory = new ContentCache(() => responses.shift()!, [])
-  const first = memory.encode('text')
-  memory.clear()
+  const cache = new ContentCache(() => responses.shift()!, [])
+  const first = cache.encode('text')
+  cache.clear()
   late.resolve([1])
   t.same([...(await first)], [1])
-  t.same([...(await memory.encode('text'))], [2])
-  t.same([...(await memory.encode('text'))], [2])
+  t.same([...(await cache.encode('text'))], [2])
+  t.same([...(await cache.encode('text'))], [2])
 })
 
-t.test('a text on which it throws is tokenized by the reference', async (t) => {
+t.test('a text on which the fast tokenizer throws is tokenized by the reference', async (t) => {
   const { encoder, faults } = await setUp(undefined, /break/)
   t.same(await encoder.encode('break'), getIds('break'))
   t.match(faults, [{ why: /cannot tokenize/, error: { message: 'panicked' } }])
   t.equal(encoder.kind, 'rust')
   const later: TokenizerFault[] = []
   encoder.onFault((fault) => later.push(fault))
-  t.same(later, faults, 'a later caller learns of it, too')
+  t.same(later, faults, 'a later listener receives the fault, too')
 })
 
 t.test('a fast tokenizer that cannot be loaded leaves the reference', async (t) => {
   const encoder = new FastEncoder({ kind: 'rust', encode: async () => [1], close: async () => {} })
-  t.ok(await encoder.open(Promise.reject(new Error('unknown model'))), 'it is loaded')
+  t.ok(await encoder.open(Promise.reject(new Error('unknown model'))), 'the error is returned')
   t.same(await encoder.encode('text'), [1])
   t.equal(encoder.kind, 'rust')
 })
@@ -96,6 +96,6 @@ t.test(
     const texts = createProofTexts(Array.from({ length: 9_000 }, (_, index) => `<|t${index}|>`))
     for (const token of ['<|t0|>', '<|t31|>', '<|t8968|>', '<|t8999|>'])
       t.ok(texts.some((text) => text.includes(`a${token}b`)))
-    t.ok(texts.join('').length < 40_000, 'the start has time for it')
+    t.ok(texts.join('').length < 40_000, 'they do not delay the start')
   },
 )

@@ -15,7 +15,7 @@ import {
 import { mayCutAtSpaces } from '../../../../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer } from '../../../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFilesWithoutModel } from '../../../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
-import { kimiFiles } from '../../../../helpers/kimi-files.ts'
+import { createKimiConfigFiles } from '../../../../helpers/kimi-files.ts'
 
 const BYTES = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(byte))
 const WORDS = [
@@ -37,10 +37,10 @@ const WORDS = [
 ]
 const TOKENS = [...BYTES, ...WORDS.map((word) => Buffer.from(word).toString('latin1'))]
 /** A token that merges cannot reach: only an equal match becomes this token. */
-const WHOLE = 'xyz'
+const UNREACHABLE = 'xyz'
 
-/** Conversions are kept in a folder of the test. */
-function useTemporary(t: Test): void {
+/** Stores conversions in a folder of the test. */
+function useTemporaryDirectory(t: Test): void {
   const before = process.env.TMPDIR
   process.env.TMPDIR = t.testdir()
   t.teardown(() => {
@@ -51,9 +51,12 @@ function useTemporary(t: Test): void {
 
 const base64 = (token: string) => Buffer.from(token, 'latin1').toString('base64')
 
-function kimi(tokens: readonly string[] = [...TOKENS, WHOLE], changed: Record<string, string> = {}) {
+function createTiktokenFiles(
+  tokens: readonly string[] = [...TOKENS, UNREACHABLE],
+  changed: Record<string, string> = {},
+) {
   const model = tokens.map((token, rank) => `${base64(token)} ${rank}\n`).join('')
-  return { 'tiktoken.model': model, ...kimiFiles(tokens.length), ...changed }
+  return { 'tiktoken.model': model, ...createKimiConfigFiles(tokens.length), ...changed }
 }
 
 const CONFIG = {
@@ -63,14 +66,18 @@ const CONFIG = {
   default_num_special_tokens: 30,
 }
 
-function tekken(changed: Record<string, unknown> = {}, config: Record<string, unknown> = {}) {
-  const vocab = [...TOKENS, WHOLE].map((token, rank) => ({
+function createTekkenFiles(changed: Record<string, unknown> = {}, config: Record<string, unknown> = {}) {
+  const vocab = [...TOKENS, UNREACHABLE].map((token, rank) => ({
     rank,
     token_bytes: base64(token),
     token_str: null,
   }))
   return {
-    'tekken.json': JSON.stringify({ config: { ...CONFIG, version: 'v3', ...config }, vocab, ...changed }),
+    'tekken.json': JSON.stringify({
+      config: { ...CONFIG, version: 'v3', ...config },
+      vocab,
+      ...changed,
+    }),
   }
 }
 
@@ -95,7 +102,7 @@ t.test('merges apply the lowest rank first, and the leftmost of equal ones', asy
     ['ab', 'a'],
   )
   t.same(findLastMerge('a', ranks), undefined)
-  t.same(findLastMerge(WHOLE, getRanks([...TOKENS, WHOLE])), undefined)
+  t.same(findLastMerge(UNREACHABLE, getRanks([...TOKENS, UNREACHABLE])), undefined)
 })
 
 t.test("the library's merges equal those of tiktoken for any vocabulary and any bytes", async () => {
@@ -129,16 +136,16 @@ t.test("the library's merges equal those of tiktoken for any vocabulary and any 
 t.test(
   'a tiktoken.model has the expression of the Python file and the special tokens of the config',
   async (t) => {
-    useTemporary(t)
-    const { tokenizer, encode } = await open(t, t.testdir(kimi()))
+    useTemporaryDirectory(t)
+    const { tokenizer, encode } = await open(t, t.testdir(createTiktokenFiles()))
     const first = TOKENS.length + 1
     t.same(await encode('<|im_end|><|tool_call_begin|>'), [first + 2, first + 13])
     t.same([tokenizer.isSpecial(first + 2), tokenizer.isSpecial(first + 13)], [true, false])
     t.same(await encode(`<|reserved_token_${first + 20}|>`), [first + 20])
     t.equal(tokenizer.vocabSize, first + 256)
     t.equal(tokenizer.eosTokenId, first + 1)
-    t.same(await encode(WHOLE), [TOKENS.length], 'a match that is a token is not split')
-    t.same(await encode(`${WHOLE}x`), [...Buffer.from(`${WHOLE}x`)])
+    t.same(await encode(UNREACHABLE), [TOKENS.length], 'a match that is a token is not split')
+    t.same(await encode(`${UNREACHABLE}x`), [...Buffer.from(`${UNREACHABLE}x`)])
     const kanji = TOKENS.length - 1
     t.same(await encode('漢字ab'), [kanji, TOKENS.indexOf('ab')], 'Han and letters are split')
     t.same(await encode('1231'), [TOKENS.indexOf('123'), 0x31], 'up to three digits')
@@ -148,12 +155,12 @@ t.test(
 t.test(
   'a tekken.json has its special tokens first, and its vocabulary is truncated to its size',
   async (t) => {
-    useTemporary(t)
-    const { tokenizer, encode } = await open(t, t.testdir(tekken()))
+    useTemporaryDirectory(t)
+    const { tokenizer, encode } = await open(t, t.testdir(createTekkenFiles()))
     t.same(await encode('<s>[INST]ab[/INST]<SPECIAL_29>'), [1, 3, 30 + TOKENS.indexOf('ab'), 4, 29])
     t.same(
-      await encode(WHOLE),
-      [...Buffer.from(WHOLE)].map((byte) => byte + 30),
+      await encode(UNREACHABLE),
+      [...Buffer.from(UNREACHABLE)].map((byte) => byte + 30),
       'a token past the size',
     )
     t.equal(tokenizer.vocabSize, TOKENS.length + 30)
@@ -163,14 +170,14 @@ t.test(
       token_str,
       is_control: true,
     }))
-    const named = await open(t, t.testdir(tekken({ special_tokens: listed }, { version: 'v13' })))
+    const named = await open(t, t.testdir(createTekkenFiles({ special_tokens: listed }, { version: 'v13' })))
     t.same(await named.encode('[THINK]<SPECIAL_4>'), [3, 4])
   },
 )
 
 t.test('long texts of converted tokenizers are split at spaces', async (t) => {
-  useTemporary(t)
-  for (const files of [kimi(), tekken()]) {
+  useTemporaryDirectory(t)
+  for (const files of [createTiktokenFiles(), createTekkenFiles()]) {
     const { tokenizerJson } = readTokenizerFilesWithoutModel(openTokenizerDirectory(t.testdir(files)))
     t.equal(tokenizerJson.model, undefined, 'the model is the last field, so it is not read')
     t.ok(mayCutAtSpaces(tokenizerJson))
@@ -178,8 +185,8 @@ t.test('long texts of converted tokenizers are split at spaces', async (t) => {
 })
 
 t.test('a conversion is made once for the same files, and again for others and after damage', async (t) => {
-  useTemporary(t)
-  const folder = t.testdir({ a: kimi(), b: kimi() })
+  useTemporaryDirectory(t)
+  const folder = t.testdir({ a: createTiktokenFiles(), b: createTiktokenFiles() })
   const first = openTokenizerDirectory(`${folder}/a`)
   const { ino } = statSync(`${first}/tokenizer.json`)
   t.equal(openTokenizerDirectory(`${folder}/b`), first)
@@ -188,30 +195,30 @@ t.test('a conversion is made once for the same files, and again for others and a
   writeFileSync(`${first}/tokenizer.json`, text.slice(0, 100))
   t.equal(openTokenizerDirectory(`${folder}/a`), first)
   t.equal(readFileSync(`${first}/tokenizer.json`, 'utf8'), text)
-  const code = kimi()['tokenization_kimi.py'].replace('{1,3}', '{1,2}')
+  const code = createTiktokenFiles()['tokenization_kimi.py'].replace('{1,3}', '{1,2}')
   writeFileSync(`${folder}/b/tokenization_kimi.py`, code)
   t.not(openTokenizerDirectory(`${folder}/b`), first)
 })
 
-t.test('a tokenizer.json is used directly, whatever is beside it', async (t) => {
+t.test('a tokenizer.json is used directly, also beside other tokenizers', async (t) => {
   const folder = t.testdir({ 'tokenizer.json': '{}', 'tekken.json': '{}' })
   t.equal(openTokenizerDirectory(folder), folder)
 })
 
 t.test('files of another form are rejected with the remedy', async (t) => {
-  useTemporary(t)
-  const files = kimiFiles(TOKENS.length + 1)
+  useTemporaryDirectory(t)
+  const files = createKimiConfigFiles(TOKENS.length + 1)
   const config = JSON.parse(files['tokenizer_config.json'])
   const code = files['tokenization_kimi.py']
   const withConfig = (changed: object) =>
-    kimi(undefined, { 'tokenizer_config.json': JSON.stringify({ ...config, ...changed }) })
+    createTiktokenFiles(undefined, { 'tokenizer_config.json': JSON.stringify({ ...config, ...changed }) })
   const token = (id: number, more: object = {}) => ({
     added_tokens_decoder: { [id]: { content: '<x>', ...more } },
   })
-  const withCode = (text: string) => kimi(undefined, { 'tokenization_kimi.py': text })
+  const withCode = (text: string) => createTiktokenFiles(undefined, { 'tokenization_kimi.py': text })
   const vocab = [{ rank: 1, token_bytes: 'AA==' }]
   const cases: [name: string, files: Record<string, string>, message: RegExp][] = [
-    ['no code', kimi(undefined, { 'tokenizer_config.json': '{}' }), /auto_map/],
+    ['no code', createTiktokenFiles(undefined, { 'tokenizer_config.json': '{}' }), /auto_map/],
     ['code elsewhere', withConfig({ auto_map: { AutoTokenizer: ['org/repo--a.B', null] } }), /auto_map/],
     ['other code', withConfig({ auto_map: { AutoTokenizer: ['other.Tokenizer', null] } }), /other\.py/],
     ['a computed pattern', withCode(code.replace('r"""\\p{N}{1,3}"""', 'digits()')), /tokenization_kimi\.py/],
@@ -220,15 +227,19 @@ t.test('files of another form are rejected with the remedy', async (t) => {
     ['other reserved names', withCode(code.replace('reserved_token_{i}', 'r{i}')), /tokenization_kimi\.py/],
     ['a special token in the vocabulary', withConfig(token(3)), /<x> has the id 3/],
     ['a special token that strips', withConfig(token(TOKENS.length + 2, { lstrip: true })), /lstrip/],
-    ['a missing byte', kimi(TOKENS.slice(1)), /byte 0/],
-    ['a repeated token', kimi([...TOKENS, 'ab', 'x']), /twice/],
-    ['a broken line', kimi(undefined, { 'tiktoken.model': 'a b c\n' }), /base64/],
-    ['missing ranks', kimi(undefined, { 'tiktoken.model': 'AA== 3\n' }), /ranks/],
+    ['a missing byte', createTiktokenFiles(TOKENS.slice(1)), /byte 0/],
+    ['a repeated token', createTiktokenFiles([...TOKENS, 'ab', 'x']), /twice/],
+    ['a broken line', createTiktokenFiles(undefined, { 'tiktoken.model': 'a b c\n' }), /base64/],
+    ['missing ranks', createTiktokenFiles(undefined, { 'tiktoken.model': 'AA== 3\n' }), /ranks/],
     ['an empty tekken.json', { 'tekken.json': '{}' }, /pattern/],
-    ['unlisted special tokens', tekken({}, { version: 'v11' }), /v11/],
-    ['too few tokens', tekken({ vocab: [] }), /lists 0 of/],
-    ['ranks out of order', tekken({ vocab }, { default_vocab_size: 31 }), /lists 1 of|ranks/],
-    ['special tokens out of order', tekken({ special_tokens: [{ rank: 1, token_str: '<s>' }] }), /order/],
+    ['unlisted special tokens', createTekkenFiles({}, { version: 'v11' }), /v11/],
+    ['too few tokens', createTekkenFiles({ vocab: [] }), /lists 0 of/],
+    ['ranks out of order', createTekkenFiles({ vocab }, { default_vocab_size: 31 }), /lists 1 of|ranks/],
+    [
+      'special tokens out of order',
+      createTekkenFiles({ special_tokens: [{ rank: 1, token_str: '<s>' }] }),
+      /order/,
+    ],
   ]
   const folder = t.testdir(
     Object.fromEntries(cases.map(([name, content]) => [name.replaceAll(' ', '-'), content])),
@@ -241,15 +252,15 @@ t.test('files of another form are rejected with the remedy', async (t) => {
 })
 
 t.test('a converted tokenizer that changes or rejects a text is not used', async (t) => {
-  useTemporary(t)
-  const { tokenizer } = await open(t, t.testdir(kimi()))
-  const failing = (encode: TextEncoder['encode']): TextEncoder => ({
+  useTemporaryDirectory(t)
+  const { tokenizer } = await open(t, t.testdir(createTiktokenFiles()))
+  const createEncoder = (encode: TextEncoder['encode']): TextEncoder => ({
     kind: 'rust',
     encode,
     close: async () => {},
   })
   for (const encode of [async () => [1], async () => Promise.reject(new Error('no such class'))])
-    await t.rejects(verifyConversion(tokenizer, failing(encode)), {
+    await t.rejects(verifyConversion(tokenizer, createEncoder(encode)), {
       code: 'config_invalid',
       message: /rust tokenizer/,
     })

@@ -10,17 +10,17 @@ import {
 } from '../../../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 
 const TEXT = readFileSync(join(getEmbeddedModelFolder(), 'tokenizer.json'), 'utf8')
-const WHOLE = JSON.parse(TEXT) as TokenizerJson
+const FULL = JSON.parse(TEXT) as TokenizerJson
 
 t.test('a model in the last position is skipped, for any spacing of the file', async (t) => {
-  for (const text of [TEXT, JSON.stringify(WHOLE), JSON.stringify(WHOLE, null, 2)]) {
+  for (const text of [TEXT, JSON.stringify(FULL), JSON.stringify(FULL, null, 2)]) {
     const { tokenizerJson } = readTokenizerFilesWithoutModel(t.testdir({ 'tokenizer.json': text }))
-    t.same(tokenizerJson, { ...WHOLE, model: undefined })
+    t.same(tokenizerJson, { ...FULL, model: undefined })
   }
 })
 
 t.test('a file in another order is read completely', async (t) => {
-  const { model, added_tokens, decoder, ...others } = WHOLE
+  const { model, added_tokens, decoder, ...others } = FULL
   const orders: object[] = [
     { model, added_tokens, decoder, ...others },
     { added_tokens, ...others, model, decoder },
@@ -36,12 +36,12 @@ t.test('a file in another order is read completely', async (t) => {
 })
 
 t.test('a token that is written like the key of the model is a token', async (t) => {
-  const [first] = WHOLE.added_tokens!
+  const [first] = FULL.added_tokens!
   const added = [first!, { ...first!, id: 9000, content: '"model":' }]
-  const text = JSON.stringify({ ...WHOLE, added_tokens: added })
+  const text = JSON.stringify({ ...FULL, added_tokens: added })
   const { tokenizerJson } = readTokenizerFilesWithoutModel(t.testdir({ 'tokenizer.json': text }))
   t.same(tokenizerJson.added_tokens, added)
-  t.same(tokenizerJson.decoder, WHOLE.decoder)
+  t.same(tokenizerJson.decoder, FULL.decoder)
 })
 
 t.test('a file that is missing or invalid is rejected with its path', async (t) => {

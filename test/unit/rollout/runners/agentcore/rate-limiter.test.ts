@@ -8,8 +8,8 @@ import { FakeClock } from '../../../../helpers/fake-clock.ts'
 
 const NEVER = new AbortController().signal
 
-/** Requests so many grants of a kind, and records the time of each. */
-function sendRequest(limiter: RateLimiter, clock: FakeClock, kinds: readonly ApiRequestKind[]) {
+/** Acquires one grant for each of `kinds`, and records when it was granted. */
+function acquireAll(limiter: RateLimiter, clock: FakeClock, kinds: readonly ApiRequestKind[]) {
   const granted: { kind: ApiRequestKind; atMs: number }[] = []
   for (const kind of kinds) {
     // A fake clock's tasks and the promises that they resolve run one after the other.
@@ -21,7 +21,7 @@ function sendRequest(limiter: RateLimiter, clock: FakeClock, kinds: readonly Api
   return granted
 }
 
-function mostInASecond(granted: readonly { atMs: number }[]): number {
+function countMostInASecond(granted: readonly { atMs: number }[]): number {
   const inSecondFrom = (fromMs: number) =>
     granted.filter(({ atMs }) => atMs >= fromMs && atMs < fromMs + 1_000).length
   return Math.max(0, ...granted.map(({ atMs }) => inSecondFrom(atMs)))
@@ -48,10 +48,10 @@ async function runToEnd(clock: FakeClock): Promise<void> {
 
 t.test('requests are spread evenly: 400 of them take 16 s at 25 a second', async (t) => {
   const clock = new FakeClock()
-  const granted = sendRequest(new RateLimiter(25, clock), clock, times(400, 'start'))
+  const granted = acquireAll(new RateLimiter(25, clock), clock, times(400, 'start'))
   await runToEnd(clock)
   t.equal(granted.length, 400)
-  t.equal(mostInASecond(granted), 25)
+  t.equal(countMostInASecond(granted), 25)
   t.ok(granted.at(-1)!.atMs <= 16_000)
 })
 
@@ -60,13 +60,13 @@ t.test('no second has more requests than the rate, for any delay of timers', asy
   await fc.assert(
     fc.asyncProperty(fc.integer({ min: 1, max: 40 }), lateness, async (rate, stalls) => {
       const clock = new FakeClock()
-      const granted = sendRequest(new RateLimiter(rate, clock), clock, times(150, 'start'))
+      const granted = acquireAll(new RateLimiter(rate, clock), clock, times(150, 'start'))
       for (const stallMs of stalls) {
         clock.stall(stallMs)
         await Promise.resolve()
         await Promise.resolve()
       }
-      return mostInASecond(granted) <= rate
+      return countMostInASecond(granted) <= rate
     }),
     { numRuns: 100 },
   )
@@ -79,15 +79,15 @@ t.test('a timer that fires early grants nothing yet', async (t) => {
     nowMs: () => clock.nowMs(),
     after: (delayMs: number, task: () => void) => clock.after(Math.max(0.5, delayMs - 0.5), task),
   }
-  const granted = sendRequest(new RateLimiter(25, early), clock, times(30, 'start'))
+  const granted = acquireAll(new RateLimiter(25, early), clock, times(30, 'start'))
   await runToEnd(clock)
   t.equal(granted.length, 30)
-  t.ok(mostInASecond(granted) <= 25)
+  t.ok(countMostInASecond(granted) <= 25)
 })
 
 t.test('kinds alternate, so that polls do not delay starts and stops of sessions', async (t) => {
   const clock = new FakeClock()
-  const granted = sendRequest(new RateLimiter(10, clock), clock, [
+  const granted = acquireAll(new RateLimiter(10, clock), clock, [
     ...times(50, 'poll' as const),
     'start',
     'stop',
@@ -144,19 +144,19 @@ t.test('a service that keeps throttling still receives a request at intervals', 
 t.test('a cancelled request is not counted, and later ones move up', async (t) => {
   const clock = new FakeClock()
   const limiter = new RateLimiter(10, clock)
-  const gone = new AbortController()
-  const first = limiter.acquire('start', gone.signal)
-  const granted = sendRequest(limiter, clock, ['start'])
-  gone.abort(new Error('cancelled'))
+  const controller = new AbortController()
+  const first = limiter.acquire('start', controller.signal)
+  const granted = acquireAll(limiter, clock, ['start'])
+  controller.abort(new Error('cancelled'))
   await t.rejects(first, { message: 'cancelled' })
   await run(clock, 10)
   t.equal(granted.length, 1)
-  await t.rejects(limiter.acquire('start', gone.signal), { message: 'cancelled' })
+  await t.rejects(limiter.acquire('start', controller.signal), { message: 'cancelled' })
 })
 
 t.test('a busy process catches up for a tenth of a second, not for more', async (t) => {
   const clock = new FakeClock()
-  const granted = sendRequest(new RateLimiter(100, clock), clock, times(200, 'start'))
+  const granted = acquireAll(new RateLimiter(100, clock), clock, times(200, 'start'))
   clock.stall(1_000)
   await run(clock, 10)
   t.ok(granted.length <= 13, `${granted.length} requests`)

@@ -84,9 +84,9 @@ t.test('each error of AgentCore is one outcome', async (t) => {
     [thrown('InternalServerException', { $fault: 'server' }), 'lost', 'error', false],
     [thrown('Error', { code: 'ECONNRESET' }), 'lost', 'error', false],
   ] as const) {
-    const refusal = toAgentCoreError(error)
-    t.match(refusal, { kind, isBeforeStart, result: { status, rewards: {}, error: /: \w+: why$/ } })
-    t.equal(toAgentCoreError(refusal), refusal)
+    const converted = toAgentCoreError(error)
+    t.match(converted, { kind, isBeforeStart, result: { status, rewards: {}, error: /: \w+: why$/ } })
+    t.equal(toAgentCoreError(converted), converted)
   }
   t.equal(
     new AgentCoreError('agent', 'x'.repeat(1_000)).message,

@@ -1,4 +1,4 @@
-import { setImmediate as turn } from 'node:timers/promises'
+import { setImmediate as nextIteration } from 'node:timers/promises'
 import t from 'tap'
 import { SessionGate } from '../../../../../src/rollout/runners/agentcore/session-gate.ts'
 
@@ -10,12 +10,12 @@ t.test('at most the limit enter, and the first in the queue is next', async (t) 
   await gate.enter(NEVER)
   const order: number[] = []
   const next = [1, 2].map((number) => gate.enter(NEVER).then((go) => order.push(number) && go))
-  await turn()
+  await nextIteration()
   t.match({ inside: gate.inside, waiting: gate.waiting, order }, { inside: 2, waiting: 2, order: [] })
   leave()
   leave()
   await next[0]
-  await turn()
+  await nextIteration()
   t.strictSame(order, [1], 'a slot that is released twice is one slot')
   t.equal(gate.inside, 2)
 })
@@ -23,9 +23,9 @@ t.test('at most the limit enter, and the first in the queue is next', async (t) 
 t.test('a cancelled caller leaves the queue', async (t) => {
   const gate = new SessionGate(1)
   const leave = await gate.enter(NEVER)
-  const gone = new AbortController()
-  const waiting = gate.enter(gone.signal)
-  gone.abort(new Error('cancelled'))
+  const controller = new AbortController()
+  const waiting = gate.enter(controller.signal)
+  controller.abort(new Error('cancelled'))
   await t.rejects(waiting, { message: 'cancelled' })
   leave()
   t.strictSame([gate.inside, gate.waiting], [0, 0])

@@ -34,7 +34,7 @@ t.test(
         ['critic', true],
       ],
     )
-    const askedFor = async (model: string, more: Partial<GenerationRequest>) => {
+    const getSentAdapter = async (model: string, more: Partial<GenerationRequest>) => {
       const body = { model, messages: [{ role: 'user' as const, content: 'hi' }] }
       const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
       const batches = pull(engine, request as GenerationRequest, signal)
@@ -43,10 +43,10 @@ t.test(
       return [path, sent.lora_path]
     }
     const tokens = { promptTokenIds: PromptIds.of(1, 2) }
-    t.same(await askedFor('critic', tokens), ['/generate', 'critic'])
-    t.same(await askedFor('base', tokens), ['/generate', undefined])
-    t.same(await askedFor('critic', {}), ['/v1/chat/completions', 'critic'])
-    t.same(await askedFor('base', {}), ['/v1/chat/completions', undefined])
+    t.same(await getSentAdapter('critic', tokens), ['/generate', 'critic'])
+    t.same(await getSentAdapter('base', tokens), ['/generate', undefined])
+    t.same(await getSentAdapter('critic', {}), ['/v1/chat/completions', 'critic'])
+    t.same(await getSentAdapter('base', {}), ['/v1/chat/completions', undefined])
   },
 )
 
@@ -90,7 +90,7 @@ t.test("an unlimited top_k has SGLang's value, in chat and in token mode", async
 })
 
 t.test(
-  'a paused SGLang is healthy but receives no requests; a starting one is not taken for paused',
+  'a paused SGLang is healthy but receives no requests; a starting one is not reported as paused',
   async (t) => {
     let status = 503
     const server = await startScriptedServer(({ path }, response) => {
@@ -104,14 +104,14 @@ t.test(
     const engine = CLIENT_OF_KIND.sglang({ url: server.url })
     t.teardown(() => engine.close())
     const { signal } = new AbortController()
-    const look = async () => (await engine.checkHealth(signal)).unavailable
-    await t.rejects(look(), { code: 'engine_failed' })
+    const getUnavailability = async () => (await engine.checkHealth(signal)).unavailable
+    await t.rejects(getUnavailability(), { code: 'engine_failed' })
     status = 200
-    t.equal(await look(), undefined)
+    t.equal(await getUnavailability(), undefined)
     status = 503
-    t.equal(await look(), 'paused')
+    t.equal(await getUnavailability(), 'paused')
     status = 200
-    t.equal(await look(), undefined)
+    t.equal(await getUnavailability(), undefined)
   },
 )
 
@@ -138,16 +138,16 @@ t.test('an engine older than the tested version is reported, but not one without
       const engine = CLIENT_OF_KIND[kind]({ url: server.url })
       t.teardown(() => engine.close())
       await engine.checkHealth(new AbortController().signal)
-      const words = new RegExp(`it is (vLLM|SGLang) ${version}, older than (0.12|0.5.23), the oldest`)
-      t.match(engine.warning, isOld ? words : undefined, `${kind} ${version}`)
+      const warning = new RegExp(`it is (vLLM|SGLang) ${version}, older than (0.12|0.5.23), the oldest`)
+      t.match(engine.warning, isOld ? warning : undefined, `${kind} ${version}`)
     }
 })
 
 t.test("a request names its session, and its end closes the server's state of it", async (t) => {
-  for (const holds of [true, false]) {
+  for (const cachesSessions of [true, false]) {
     const server = await startScriptedServer(({ method, path }, response) => {
       if (path === '/server_info')
-        return sendJson(response, { version: '0.5.23', enable_session_radix_cache: holds })
+        return sendJson(response, { version: '0.5.23', enable_session_radix_cache: cachesSessions })
       if (method === 'GET') return sendJson(response, { data: [] }, 200)
       if (path === '/close_session') return void response.end()
       sendJson(response, { error: { message: 'enough' } }, 400)
@@ -157,23 +157,23 @@ t.test("a request names its session, and its end closes the server's state of it
     t.teardown(() => engine.close())
     const { signal } = new AbortController()
     await engine.checkHealth(signal)
-    const call = async (more: Partial<GenerationRequest>) => {
+    const getSentSession = async (more: Partial<GenerationRequest>) => {
       const body = { messages: [{ role: 'user' as const, content: 'hi' }], session_id: "the agent's" }
       const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
       await t.rejects(Array.fromAsync(pull(engine, request as GenerationRequest, signal)))
       return server.requests.at(-1)!.body.session_id
     }
     const closed = () => server.requests.filter(({ path }) => path === '/close_session')
-    t.equal(await call({}), 's', 'in chat mode')
-    t.equal(await call({ promptTokenIds: PromptIds.of(1, 2) }), 's', 'in token mode')
-    t.equal(await call({ subagent: 'x' }), 's/subagent:x')
-    t.equal(await call({ sessionId: 'other' }), 'other')
+    t.equal(await getSentSession({}), 's', 'in chat mode')
+    t.equal(await getSentSession({ promptTokenIds: PromptIds.of(1, 2) }), 's', 'in token mode')
+    t.equal(await getSentSession({ subagent: 'x' }), 's/subagent:x')
+    t.equal(await getSentSession({ sessionId: 'other' }), 'other')
     engine.endSession!('s')
     engine.endSession!('s')
-    if (holds) await until(() => closed().length === 2)
+    if (cachesSessions) await until(() => closed().length === 2)
     t.same(
       closed().map(({ body }) => body),
-      holds ? [{ session_id: 's' }, { session_id: 's/subagent:x' }] : [],
+      cachesSessions ? [{ session_id: 's' }, { session_id: 's/subagent:x' }] : [],
     )
   }
 })

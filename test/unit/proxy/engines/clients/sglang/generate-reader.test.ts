@@ -15,7 +15,7 @@ import type { Token } from '../../../../../helpers/sampled-words.ts'
 
 const PROMPT = Int32Array.of(7, 8)
 
-function readerFor(options: Partial<GenerateReaderOptions> = {}): GenerateReader {
+function createReader(options: Partial<GenerateReaderOptions> = {}): GenerateReader {
   return new GenerateReader({
     engine: 'http://gpu-1',
     promptTokenIds: new PromptIds(PROMPT),
@@ -26,7 +26,7 @@ function readerFor(options: Partial<GenerateReaderOptions> = {}): GenerateReader
 }
 
 function read(responses: readonly string[], options: Partial<GenerateReaderOptions> = {}): GenerationEvent[] {
-  const reader = readerFor(options)
+  const reader = createReader(options)
   const events: GenerationEvent[] = []
   for (const response of responses) reader.read(response, events)
   events.push(reader.end())
@@ -48,7 +48,7 @@ function createResponse(ids: number[], meta: object = {}): string {
   })
 }
 
-const reasonless = { finish_reason: null }
+const UNFINISHED = { finish_reason: null }
 
 t.test('a stream has the content of the complete response, for every stream format of the server', (t) => {
   const token: fc.Arbitrary<Token> = fc.record({
@@ -77,7 +77,7 @@ t.test('a stream has the content of the complete response, for every stream form
         }
         const full = createGenerateResponse(tokens, { from: 0, done: true, streams: 'cumulative', body })
         const options = { wantsLogprobs: fields.return_text_in_logprobs }
-        const fromStream = fold(read(throughWire(stream, cuts), options))
+        const fromStream = fold(read(sendOverWire(stream, cuts), options))
         assert.deepEqual(fromStream, fold(read([JSON.stringify(full)], options)))
         assert.deepEqual(
           fromStream.tokenIds,
@@ -92,7 +92,7 @@ t.test('a stream has the content of the complete response, for every stream form
 })
 
 /** Sends the events' JSON over a transport that splits it at any position. */
-function throughWire(events: object[], cuts: Iterator<number>): string[] {
+function sendOverWire(events: object[], cuts: Iterator<number>): string[] {
   const bytes = Buffer.from(events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(''))
   const parser = new SseParser('e')
   const texts: string[] = []
@@ -105,7 +105,7 @@ function throughWire(events: object[], cuts: Iterator<number>): string[] {
 }
 
 t.test('ids lost in transit fail the request, because the remaining ones have no known position', (t) => {
-  const lost = [createResponse([1], reasonless), createResponse([4], { completion_tokens: 4 })]
+  const lost = [createResponse([1], UNFINISHED), createResponse([4], { completion_tokens: 4 })]
   t.throws(() => read(lost), {
     code: 'engine_failed',
     message: /lost token ids: it reported 1, then 1, of 4/,
@@ -192,7 +192,7 @@ t.test('the end event is parsed', (t) => {
     prompt_tokens_details: { cached_tokens: 1 },
   })
   t.equal(getEnd({ prompt_tokens: null })?.usage, undefined, 'may have no count')
-  t.throws(() => read([createResponse([1], reasonless)]), { code: 'engine_lost' }, 'must have a reason')
+  t.throws(() => read([createResponse([1], UNFINISHED)]), { code: 'engine_lost' }, 'must have a reason')
   t.throws(() => read([]), { code: 'engine_lost' })
   t.end()
 })
@@ -204,7 +204,7 @@ t.test('weight versions are parsed', (t) => {
     )
   t.same(versions({ weight_version: 'v1' }), ['v1', 'v1'])
   t.same(
-    versions({ weight_version: 'v1', ...reasonless }, { weight_version: 'v2' }),
+    versions({ weight_version: 'v1', ...UNFINISHED }, { weight_version: 'v2' }),
     ['v1', 'v2'],
     'in a stream',
   )
@@ -216,7 +216,7 @@ t.test('weight versions are parsed', (t) => {
   t.same(versions({}), [undefined, undefined])
   const starts = (meta: object) => {
     const events: GenerationEvent[] = []
-    readerFor().read(createResponse([1], meta), events, true)
+    createReader().read(createResponse([1], meta), events, true)
     return events.flatMap((event) => (event.type === 'start' ? [event.weightVersion] : []))
   }
   t.same(starts({ weight_version: 'v2' }), [undefined], 'of the end only, in a complete response')
@@ -231,8 +231,8 @@ t.test('weight versions are parsed', (t) => {
 t.test('an abort is not the end of a sample', (t) => {
   const events: GenerationEvent[] = []
   const abort = (fields: object) => createResponse([9], { finish_reason: { type: 'abort', ...fields } })
-  const reader = readerFor()
-  reader.read(createResponse([1], reasonless), events)
+  const reader = createReader()
+  reader.read(createResponse([1], UNFINISHED), events)
   t.throws(() => reader.read(abort({ message: 'key sk-1' }), events), {
     code: 'engine_aborted',
     message: /aborted the request: key \*\*\*$/,
@@ -240,30 +240,30 @@ t.test('an abort is not the end of a sample', (t) => {
   t.equal(events.length, 2, 'a repeated id is not a new token')
   t.throws(() => reader.read(createResponse([1, 9], { finish_reason: { type: 'abort' } }), events))
   t.match(events.at(-1), { tokenIds: [9] }, 'a new one is')
-  const failing = (fields: object, code: string, status: number, message: RegExp) =>
+  const assertFails = (fields: object, code: string, status: number, message: RegExp) =>
     t.throws(() => read([abort(fields)]), { code, status, message })
-  failing({ message: 'too long', status_code: 400 }, 'engine_rejected', 400, /^too long$/)
-  failing({ message: 'no memory', status_code: 503 }, 'engine_aborted', 502, /no memory$/)
-  failing({ message: null }, 'engine_aborted', 502, /no reason given$/)
+  assertFails({ message: 'too long', status_code: 400 }, 'engine_rejected', 400, /^too long$/)
+  assertFails({ message: 'no memory', status_code: 503 }, 'engine_aborted', 502, /no memory$/)
+  assertFails({ message: null }, 'engine_aborted', 502, /no reason given$/)
   t.end()
 })
 
 t.test("a stream event that is not part of SGLang's response is skipped", (t) => {
   const others = ['{"warning":"quota"}', '{"error":{}}']
-  const events = read([createResponse([1], reasonless), others[0]!, createResponse([1, 2]), ...others])
+  const events = read([createResponse([1], UNFINISHED), others[0]!, createResponse([1, 2]), ...others])
   t.same(fold(events).tokenIds, [1, 2])
   t.end()
 })
 
 t.test('an invalid response is an error', (t) => {
-  const failing = (json: string, message: RegExp) =>
-    t.throws(() => readerFor().read(json, []), { code: 'engine_failed', message })
-  failing('{"error":{"message":"no memory for sk-1"}}', /failed: no memory for \*\*\*$/)
-  failing('{"object":"error","message":"older"}', /failed: older$/)
-  failing('<html>', /failed: <html>$/)
-  for (const json of ['null', '[]', '{"output_ids":[1]}']) failing(json, /failed/)
+  const assertFails = (json: string, message: RegExp) =>
+    t.throws(() => createReader().read(json, []), { code: 'engine_failed', message })
+  assertFails('{"error":{"message":"no memory for sk-1"}}', /failed: no memory for \*\*\*$/)
+  assertFails('{"object":"error","message":"older"}', /failed: older$/)
+  assertFails('<html>', /failed: <html>$/)
+  for (const json of ['null', '[]', '{"output_ids":[1]}']) assertFails(json, /failed/)
   for (const json of ['{}', '{"meta_info":null}'])
-    t.throws(() => readerFor().read(json, [], true), { code: 'engine_failed' })
+    t.throws(() => createReader().read(json, [], true), { code: 'engine_failed' })
   t.throws(() => read([createResponse([1], { finish_reason: null }), '{"detail":"of sk-1"}']), {
     code: 'engine_failed',
     message: /failed: of \*\*\*$/,

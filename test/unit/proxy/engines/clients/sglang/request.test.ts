@@ -4,7 +4,7 @@ import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.t
 import { buildGenerateBody } from '../../../../../../src/proxy/engines/clients/sglang/request.ts'
 import { serializeBodyWithIds } from '../../../../../../src/proxy/engines/clients/wire/request.ts'
 
-function bodyFor(
+function buildBody(
   body: Partial<ChatBody>,
   stream = true,
   more: { mayReason?: boolean } = {},
@@ -23,7 +23,7 @@ function bodyFor(
   return JSON.parse(Buffer.concat(json).toString())
 }
 
-const paramsFor = (body: Partial<ChatBody>) => bodyFor(body).sampling_params
+const buildParams = (body: Partial<ChatBody>) => buildBody(body).sampling_params
 
 t.test('the ids are the complete prompt, and the outputs that recording needs are requested', (t) => {
   const rendered = {
@@ -33,7 +33,7 @@ t.test('the ids are the complete prompt, and the outputs that recording needs ar
     reasoning_effort: 'low',
     n: 1,
   }
-  const notItsOwn = {
+  const controlledByProxy = {
     text: 'other',
     input_embeds: [[1]],
     session_params: { id: 's' },
@@ -52,15 +52,15 @@ t.test('the ids are the complete prompt, and the outputs that recording needs ar
     stream: true,
   }
   t.same(
-    bodyFor({ ...rendered, ...notItsOwn, logprobs: false, top_logprobs: 5, return_logprob: false }),
+    buildBody({ ...rendered, ...controlledByProxy, logprobs: false, top_logprobs: 5, return_logprob: false }),
     expected,
   )
   t.same(
-    bodyFor({ priority: 3, lora_path: 'a' }),
+    buildBody({ priority: 3, lora_path: 'a' }),
     { ...expected, priority: 3, lora_path: 'a' },
     'other fields are forwarded',
   )
-  t.match(bodyFor({ logprobs: true, top_logprobs: 2 }, false), {
+  t.match(buildBody({ logprobs: true, top_logprobs: 2 }, false), {
     top_logprobs_num: 2,
     return_text_in_logprobs: true,
     stream: false,
@@ -84,14 +84,14 @@ t.test("sampling parameters have SGLang's names", (t) => {
     skip_special_tokens: false,
     regex: 'a+',
   }
-  t.same(paramsFor({ ...same, seed: 1, min_tokens: 2, max_tokens: 9 }), {
+  t.same(buildParams({ ...same, seed: 1, min_tokens: 2, max_tokens: 9 }), {
     ...same,
     sampling_seed: 1,
     min_new_tokens: 2,
     max_new_tokens: 9,
   })
   t.same(
-    paramsFor({ max_tokens: 9, max_completion_tokens: 8 }),
+    buildParams({ max_tokens: 9, max_completion_tokens: 8 }),
     { max_new_tokens: 8 },
     'the newer name has precedence',
   )
@@ -103,14 +103,14 @@ t.test("sampling parameters have SGLang's names", (t) => {
     max_tokens: null,
     response_format: null,
   }
-  t.same(paramsFor(nulls), { max_new_tokens: null }, "null is the engine's default")
-  t.same(paramsFor({ custom: 1 }), { max_new_tokens: null }, 'an unknown parameter would fail the request')
+  t.same(buildParams(nulls), { max_new_tokens: null }, "null is the engine's default")
+  t.same(buildParams({ custom: 1 }), { max_new_tokens: null }, 'an unknown parameter would fail the request')
   t.end()
 })
 
 t.test('constraints on the output are converted', (t) => {
   const constraint = (format: unknown) => {
-    const { max_new_tokens: _, ...rest } = paramsFor({ response_format: format }) as Record<string, unknown>
+    const { max_new_tokens: _, ...rest } = buildParams({ response_format: format }) as Record<string, unknown>
     return rest
   }
   const schema = { type: 'object', properties: { a: { type: 'number' } } }
@@ -122,21 +122,21 @@ t.test('constraints on the output are converted', (t) => {
   })
   t.same(constraint(tag), { structural_tag: JSON.stringify(tag) })
   const rejects = (body: Partial<ChatBody>, param: string) =>
-    t.throws(() => bodyFor(body), { code: 'unsupported', status: 400, param })
+    t.throws(() => buildBody(body), { code: 'unsupported', status: 400, param })
   rejects({ response_format: { type: 'grammar' } }, 'response_format')
   rejects({ response_format: { type: 'json_schema' } }, 'response_format')
   rejects({ response_format: 'json' }, 'response_format')
   rejects({ structured_outputs: { json: schema } }, 'structured_outputs')
   rejects({ guided_json: schema }, 'guided_json')
-  t.doesNotThrow(() => bodyFor({ structured_outputs: null, guided_json: null }))
+  t.doesNotThrow(() => buildBody({ structured_outputs: null, guided_json: null }))
   t.end()
 })
 
 t.test('a constraint starts after the reasoning, if the prompt leaves it open', (t) => {
   const format = { response_format: { type: 'json_object' as const } }
-  t.match(bodyFor({ ...format }, true, { mayReason: true }), { require_reasoning: true })
-  t.match(bodyFor({ regex: '[a-z]+' }, true, { mayReason: true }), { require_reasoning: true })
-  t.notOk('require_reasoning' in bodyFor(format), 'the template has closed it')
-  t.notOk('require_reasoning' in bodyFor({}, true, { mayReason: true }), 'no constraint')
+  t.match(buildBody({ ...format }, true, { mayReason: true }), { require_reasoning: true })
+  t.match(buildBody({ regex: '[a-z]+' }, true, { mayReason: true }), { require_reasoning: true })
+  t.notOk('require_reasoning' in buildBody(format), 'the template has closed it')
+  t.notOk('require_reasoning' in buildBody({}, true, { mayReason: true }), 'no constraint')
   t.end()
 })

@@ -27,7 +27,7 @@ const vectors: { tools: Tool[][]; cases: Case[] } = JSON.parse(
 const getTag = { vllm: vllmTag, sglang: sglangTag }
 
 for (const engine of ['vllm', 'sglang'] as const) {
-  t.test(`${engine} receives the structural tags that it would make itself`, (t) => {
+  t.test(`${engine} receives the structural tags that it would buildTag itself`, (t) => {
     const cases = vectors.cases.filter((one) => one.engine === engine)
     t.ok(cases.length > 60)
     for (const { format, tools, tag, ...fields } of cases) {
@@ -43,16 +43,20 @@ for (const engine of ['vllm', 'sglang'] as const) {
 }
 
 t.test(
-  'tool calls without constraints are free, as are those in a format without tags for the engine',
+  'no tag is built for tool calls without constraints, or in a format without tags for the engine',
   (t) => {
     const tools = vectors.tools[1]!
     const strict = { tools: vectors.tools[0]! }
-    for (const make of [vllmTag, sglangTag]) {
-      t.equal(make('hermes', { tools }), null)
-      t.equal(make('hermes', { ...strict, tool_choice: 'none' }), null)
-      t.equal(make('hermes', {}), null)
-      t.equal(make('granite', { ...strict, tool_choice: 'required' }), null)
-      t.equal(make(undefined, { ...strict, tool_choice: 'required' }), null, 'a request of an older proxy')
+    for (const buildTag of [vllmTag, sglangTag]) {
+      t.equal(buildTag('hermes', { tools }), null)
+      t.equal(buildTag('hermes', { ...strict, tool_choice: 'none' }), null)
+      t.equal(buildTag('hermes', {}), null)
+      t.equal(buildTag('granite', { ...strict, tool_choice: 'required' }), null)
+      t.equal(
+        buildTag(undefined, { ...strict, tool_choice: 'required' }),
+        null,
+        'a request of an older proxy',
+      )
     }
     t.end()
   },

@@ -7,7 +7,7 @@ import {
   type CompletionReaderOptions,
 } from '../../../../../../src/proxy/engines/clients/wire/completion-reader.ts'
 
-function readerFor(options: Partial<CompletionReaderOptions> = {}): CompletionReader {
+function createReader(options: Partial<CompletionReaderOptions> = {}): CompletionReader {
   return new CompletionReader({
     engine: 'http://gpu-1',
     wantsLogprobs: false,
@@ -19,7 +19,7 @@ function readerFor(options: Partial<CompletionReaderOptions> = {}): CompletionRe
 }
 
 function read(responses: object[], options: Partial<CompletionReaderOptions> = {}): GenerationEvent[] {
-  const reader = readerFor(options)
+  const reader = createReader(options)
   const events: GenerationEvent[] = []
   for (const response of responses) reader.read(JSON.stringify(response), events)
   events.push(reader.end())
@@ -169,17 +169,17 @@ t.test('prompt ids are parsed', (t) => {
     const start = read([response, stop], options)[0]
     return start?.type === 'start' ? start.promptTokenIds : undefined
   }
-  t.same(promptIds(chunk({}, { prompt_token_ids: [3] })), Int32Array.of(3), 'are found on the choice')
+  t.same(promptIds(chunk({}, { prompt_token_ids: [3] })), Int32Array.of(3), 'on the choice')
   t.same(
     promptIds(chunk({}), { sentPromptTokenIds: [4] }),
     Int32Array.of(4),
-    'are those sent, if the engine reports none',
+    'those sent, if the engine reports none',
   )
   for (const broken of [[1, null], [1.5], [-1], 'ids']) {
     t.equal(
       promptIds({ prompt_token_ids: broken, ...chunk({}) }),
       undefined,
-      'are unknown when one of them is invalid',
+      'unknown when one of them is invalid',
     )
   }
   t.end()
@@ -187,18 +187,18 @@ t.test('prompt ids are parsed', (t) => {
 
 t.test('prompt ids of a later chunk become those of the completion, and invalid ones leave none', (t) => {
   const getPrompt = (later: unknown, options: Partial<CompletionReaderOptions> = {}) => {
-    const fold = new CompletionBuilder()
+    const builder = new CompletionBuilder()
     const first = chunk({ role: 'assistant', content: '' })
     const second = chunk({ content: 'a' }, { token_ids: [7], prompt_token_ids: later })
-    for (const event of read([first, second, stop], options)) fold.add(event)
-    t.same(fold.start?.engine, 'http://gpu-1')
-    return [...(fold.start?.promptTokenIds ?? ['unknown'])]
+    for (const event of read([first, second, stop], options)) builder.add(event)
+    t.same(builder.start?.engine, 'http://gpu-1')
+    return [...(builder.start?.promptTokenIds ?? ['unknown'])]
   }
   t.same(getPrompt([3, 4]), [3, 4])
   t.same(getPrompt(null), ['unknown'])
   t.same(getPrompt([3, 4], { sentPromptTokenIds: [4] }), [3, 4], 'instead of those that were sent')
-  for (const nothing of [null, undefined, [], 'ids', [4]])
-    t.same(getPrompt(nothing, { sentPromptTokenIds: [4] }), [4], 'as they were sent')
+  for (const absent of [null, undefined, [], 'ids', [4]])
+    t.same(getPrompt(absent, { sentPromptTokenIds: [4] }), [4], 'as they were sent')
   t.same(getPrompt([3, null], { sentPromptTokenIds: [4] }), [], 'unknown when one of them is invalid')
   const repeated = read([
     { prompt_token_ids: [3], ...chunk({}) },
@@ -280,25 +280,28 @@ t.test('differences between engines are accepted', (t) => {
   t.end()
 })
 
-t.test('ids that are encoded in the tokens', (t) => {
-  const response = chunk({ content: 'text' }, { logprobs: { content: [entry('token_id:42', -1)] } })
-  t.same(
-    deltas([response]),
-    [{ type: 'delta', content: 'text', logprobs: [-1], tokenIds: [42] }],
-    'are recovered',
-  )
-  const [shown] = deltas([response], { wantsLogprobs: true })
-  t.same(shown?.type === 'delta' && shown.logprobsContent?.[0]?.token, 'text', 'and hidden from the agent')
-  const [visible] = deltas([response], { wantsLogprobs: true, wantsIdsAsTokens: true })
-  t.same(
-    visible?.type === 'delta' && visible.logprobsContent?.[0]?.token,
-    'token_id:42',
-    'unless the agent requested them',
-  )
-  const mixed = chunk({}, { logprobs: { content: [entry('token_id:42', -1), entry('x', -1)] } })
-  t.same(deltas([mixed]), [{ type: 'delta', logprobs: [-1, -1] }], 'are not invented when one is missing')
-  t.end()
-})
+t.test(
+  'ids that are encoded in the tokens are recovered, and hidden unless the agent requested them',
+  (t) => {
+    const response = chunk({ content: 'text' }, { logprobs: { content: [entry('token_id:42', -1)] } })
+    t.same(
+      deltas([response]),
+      [{ type: 'delta', content: 'text', logprobs: [-1], tokenIds: [42] }],
+      'recovered',
+    )
+    const [shown] = deltas([response], { wantsLogprobs: true })
+    t.same(shown?.type === 'delta' && shown.logprobsContent?.[0]?.token, 'text', 'hidden from the agent')
+    const [visible] = deltas([response], { wantsLogprobs: true, wantsIdsAsTokens: true })
+    t.same(
+      visible?.type === 'delta' && visible.logprobsContent?.[0]?.token,
+      'token_id:42',
+      'requested by the agent',
+    )
+    const mixed = chunk({}, { logprobs: { content: [entry('token_id:42', -1), entry('x', -1)] } })
+    t.same(deltas([mixed]), [{ type: 'delta', logprobs: [-1, -1] }], 'unknown when one is missing')
+    t.end()
+  },
+)
 
 t.test('weight versions are parsed', (t) => {
   const versions = (responses: object[]) =>
@@ -317,7 +320,7 @@ t.test('weight versions are parsed', (t) => {
 
 t.test('the version at the end of a complete response is not the version of its beginning', (t) => {
   const versions = (fields: object) => {
-    const reader = readerFor()
+    const reader = createReader()
     const events: GenerationEvent[] = []
     reader.read(JSON.stringify({ ...stop, ...fields }), events, true)
     return [...events, reader.end()].flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
@@ -339,29 +342,35 @@ t.test('the version at the end of a complete response is not the version of its 
 })
 
 t.test('an invalid response is an error', (t) => {
-  const failing = (json: string, expected: { code: string; message?: RegExp }) =>
-    t.throws(() => readerFor().read(json, []), expected)
-  failing('<html>bad\n gateway</html>', {
+  const assertFails = (json: string, expected: { code: string; message?: RegExp }) =>
+    t.throws(() => createReader().read(json, []), expected)
+  assertFails('<html>bad\n gateway</html>', {
     code: 'engine_failed',
     message: /did not respond with JSON: <html>bad gateway<\/html>$/,
   })
-  failing('{"error":{"message":"out of memory","code":500}}', {
+  assertFails('{"error":{"message":"out of memory","code":500}}', {
     code: 'engine_failed',
     message: /: out of memory$/,
   })
-  failing('{"error":{"object":"error","message":"older"}}', { code: 'engine_failed', message: /: older$/ })
-  failing('{"object":"error","message":"key sk-1"}', { code: 'engine_failed', message: /: key \*\*\*$/ })
-  failing('{"error":"text","choices":[]}', { code: 'engine_failed', message: /: text$/ })
+  assertFails('{"error":{"object":"error","message":"older"}}', {
+    code: 'engine_failed',
+    message: /: older$/,
+  })
+  assertFails('{"object":"error","message":"key sk-1"}', { code: 'engine_failed', message: /: key \*\*\*$/ })
+  assertFails('{"error":"text","choices":[]}', { code: 'engine_failed', message: /: text$/ })
   for (const code of [400, 422])
-    t.throws(() => readerFor().read(`{"error":{"object":"error","message":"bad sk-1","code":${code}}}`, []), {
-      code: 'engine_rejected',
-      status: code,
-      message: 'bad ***',
-    })
-  for (const json of ['null', '[]', '1']) failing(json, { code: 'engine_failed' })
+    t.throws(
+      () => createReader().read(`{"error":{"object":"error","message":"bad sk-1","code":${code}}}`, []),
+      {
+        code: 'engine_rejected',
+        status: code,
+        message: 'bad ***',
+      },
+    )
+  for (const json of ['null', '[]', '1']) assertFails(json, { code: 'engine_failed' })
   for (const response of [{}, { choices: null }, { detail: 'of sk-1' }]) {
     t.throws(
-      () => readerFor().read(JSON.stringify(response), [], true),
+      () => createReader().read(JSON.stringify(response), [], true),
       { code: 'engine_failed' },
       'complete',
     )
@@ -370,7 +379,7 @@ t.test('an invalid response is an error', (t) => {
     t.throws(() => read(cut), { code: 'engine_failed', ...fails }, 'instead of a finish reason')
   }
   t.throws(() => read([{ warning: 'slow' }, chunk({ content: 'a' })]), { code: 'engine_lost' })
-  t.throws(() => readerFor().end(), { code: 'engine_lost' }, 'no finish reason')
+  t.throws(() => createReader().end(), { code: 'engine_lost' }, 'no finish reason')
   for (const [reason, code, message] of [
     ['abort', 'engine_aborted', /aborted the request/],
     ['error', 'engine_failed', /failed during its response/],
@@ -405,7 +414,7 @@ t.test('arguments with excessive nesting are a failure of the engine', (t) => {
   const deep = `{"x":${'['.repeat(20_000)}${']'.repeat(20_000)}}`
   const call = `{"index":0,"function":{"name":"f","arguments":${deep}}}`
   const response = `{"choices":[{"index":0,"delta":{"tool_calls":[${call}]}}]}`
-  t.throws(() => readerFor().read(response, []), {
+  t.throws(() => createReader().read(response, []), {
     code: 'engine_failed',
     message: /nested too deeply/,
   })
@@ -423,10 +432,11 @@ t.test('invalid logprobs are a failure of the engine', (t) => {
 })
 
 /** Returns the tool calls of a stream whose chunks contain these deltas. */
-function getCalls(...chunks: object[][]): string[][] {
-  const fold = new CompletionBuilder()
-  for (const event of read([...chunks.map((chunks) => chunk({ tool_calls: chunks })), stop])) fold.add(event)
-  return fold.toolCalls.map((call) => [call.id, call.function.name, call.function.arguments])
+function getToolCalls(...chunks: object[][]): string[][] {
+  const builder = new CompletionBuilder()
+  for (const event of read([...chunks.map((chunks) => chunk({ tool_calls: chunks })), stop]))
+    builder.add(event)
+  return builder.toolCalls.map((call) => [call.id, call.function.name, call.function.arguments])
 }
 
 t.test('a new id with a name, or a name after arguments, starts a tool call at index 0', (t) => {
@@ -441,8 +451,8 @@ t.test('a new id with a name, or a name after arguments, starts a tool call at i
   ]
   const withoutIds = two.map(([, ...rest]) => ['', ...rest])
   const [first, second] = [createChunk('a', 'add', '{"x":1}'), createChunk('b', 'weather', '{"x":2}')]
-  t.same(getCalls([first], [second]), two, 'in a chunk each')
-  t.same(getCalls([first, second]), two, 'in one chunk')
+  t.same(getToolCalls([first], [second]), two, 'in a chunk each')
+  t.same(getToolCalls([first, second]), two, 'in one chunk')
   const rest = (text: string) => createChunk(null, null, text)
   const split = [
     createChunk('a', 'add', ''),
@@ -450,23 +460,27 @@ t.test('a new id with a name, or a name after arguments, starts a tool call at i
     createChunk('b', 'weather', null),
     rest('{"x":2}'),
   ]
-  t.same(getCalls(...split.map((each) => [each])), two, 'in deltas')
+  t.same(getToolCalls(...split.map((each) => [each])), two, 'in deltas')
   const idless = [createChunk(null, 'add', '{"x":1}'), createChunk('', 'weather', ''), rest('{"x":2}')]
-  t.same(getCalls(...idless.map((each) => [each])), withoutIds, 'without ids')
+  t.same(getToolCalls(...idless.map((each) => [each])), withoutIds, 'without ids')
   const idFirst = [first, createChunk('b', null, ''), createChunk(null, 'weather', ''), rest('{"x":2}')]
-  t.same(getCalls(...idFirst.map((each) => [each])), two, 'an id before its name')
+  t.same(getToolCalls(...idFirst.map((each) => [each])), two, 'an id before its name')
   const empty = [createChunk('a', 'add', ''), createChunk('b', 'weather', '{}')]
   const noArguments = [
     ['a', 'add', ''],
     ['b', 'weather', '{}'],
   ]
-  t.same(getCalls(...empty.map((each) => [each])), noArguments, 'the first without arguments')
+  t.same(getToolCalls(...empty.map((each) => [each])), noArguments, 'the first without arguments')
   const back = [
     createChunk('a', 'add', ''),
     createChunk('b', 'weather', ''),
     createChunk('a', null, '{"x":1}'),
   ]
-  t.same(getCalls(...[...back, createChunk('b', null, '{"x":2}')].map((each) => [each])), two, 'by their ids')
+  t.same(
+    getToolCalls(...[...back, createChunk('b', null, '{"x":2}')].map((each) => [each])),
+    two,
+    'by their ids',
+  )
   t.end()
 })
 
@@ -481,20 +495,20 @@ t.test('an id for each delta, and a repeated name, start no tool call at a known
     createChunk(0, 'b', null, '{"x":'),
     createChunk(0, 'c', null, '1}'),
   ]
-  t.same(getCalls(...madeUp.map((each) => [each])), [['a', 'f', '{"x":1}']])
+  t.same(getToolCalls(...madeUp.map((each) => [each])), [['a', 'f', '{"x":1}']])
   const repeated = [
     createChunk(0, 'a', 'f', ''),
     createChunk(0, 'a', 'f', '{"x":'),
     createChunk(0, 'a', 'f', '1}'),
   ]
-  t.same(getCalls(...repeated.map((each) => [each])), [['a', 'f', '{"x":1}']])
+  t.same(getToolCalls(...repeated.map((each) => [each])), [['a', 'f', '{"x":1}']])
   const sameIds = [createChunk(0, 'f:0', 'f', '{}'), createChunk(1, 'f:0', 'f', '{}')]
-  t.same(getCalls(...sameIds.map((each) => [each])), [
+  t.same(getToolCalls(...sameIds.map((each) => [each])), [
     ['f:0', 'f', '{}'],
     ['f:0', 'f', '{}'],
   ])
   t.same(
-    getCalls([createChunk(0, 'a', 'get_', '')], [createChunk(0, 'a', 'x', '{}')]),
+    getToolCalls([createChunk(0, 'a', 'get_', '')], [createChunk(0, 'a', 'x', '{}')]),
     [['a', 'get_x', '{}']],
     'in deltas',
   )
@@ -513,36 +527,40 @@ t.test(
       ['b', 'read', '{"x":2}'],
     ]
     t.same(
-      getCalls([call('a', 'read', '{"x":1}')], [call('b', 'read', '{"x":2}')]),
+      getToolCalls([call('a', 'read', '{"x":1}')], [call('b', 'read', '{"x":2}')]),
       two,
       'complete, one per chunk',
     )
     t.same(
-      getCalls([call('a', 'read', '{"x":1}'), call('b', 'read', '{"x":2}')]),
+      getToolCalls([call('a', 'read', '{"x":1}'), call('b', 'read', '{"x":2}')]),
       two,
       'complete, in one chunk',
     )
     const chunks = [call('a', 'read', ''), call(undefined, undefined, '{"x":1}'), call('b', 'read', '{"x":')]
-    t.same(getCalls(...chunks.map((chunk) => [chunk]), [call(undefined, undefined, '2}')]), two, 'in deltas')
+    t.same(
+      getToolCalls(...chunks.map((chunk) => [chunk]), [call(undefined, undefined, '2}')]),
+      two,
+      'in deltas',
+    )
     const named = [call('', 'read', '{"x":1}'), call('', 'read', '{"x":2}')]
     t.same(
-      getCalls(...named.map((chunk) => [chunk])),
+      getToolCalls(...named.map((chunk) => [chunk])),
       two.map(([, ...rest]) => ['', ...rest]),
       'without ids',
     )
     const echoed = [call('a', 'read', '{"x":1}'), call('b', 'read', ''), call('b', undefined, '{"x":2}')]
-    t.same(getCalls(...echoed.map((chunk) => [chunk])), two, 'a repeated id continues its tool call')
+    t.same(getToolCalls(...echoed.map((chunk) => [chunk])), two, 'a repeated id continues its tool call')
   },
 )
 
 t.test('tool calls of a complete response are its entries, with any ids that the model writes', async (t) => {
   const call = (args: string) => ({ id: 'functions.Bash:0', function: { name: 'Bash', arguments: args } })
   const message = { role: 'assistant', content: null, tool_calls: [call('{"x":1}'), call('{"x":2}')] }
-  const fold = new CompletionBuilder()
+  const builder = new CompletionBuilder()
   for (const event of read([{ choices: [{ index: 0, message, finish_reason: 'tool_calls' }] }]))
-    fold.add(event)
+    builder.add(event)
   t.same(
-    fold.toolCalls.map((call) => call.function.arguments),
+    builder.toolCalls.map((call) => call.function.arguments),
     ['{"x":1}', '{"x":2}'],
   )
 })
@@ -552,7 +570,7 @@ t.test('an object or a text instead of a logprob is ignored, at any depth', (t) 
   for (const second of [deep, '[-1]', '"-1"', 'null', '{"valueOf":1}']) {
     const events: GenerationEvent[] = []
     const entries = `[{"token":"a","logprob":-1},{"token":"b","logprob":${second}}]`
-    readerFor().read(
+    createReader().read(
       `{"choices":[{"index":0,"text":"hi","token_ids":[3,4],"logprobs":{"content":${entries}}}]}`,
       events,
     )
@@ -570,7 +588,7 @@ t.test('an object instead of an id or a token is ignored, at any depth', (t) => 
   for (const second of [deep, '"4"', '{"valueOf":1}', 'null']) {
     const events: GenerationEvent[] = []
     const logprobs = `{"tokens":[${deep},"x"],"token_logprobs":[-1,-1]}`
-    readerFor().read(
+    createReader().read(
       `{"choices":[{"index":0,"text":"hi","token_ids":[3,${second}],"logprobs":${logprobs}}]}`,
       events,
     )

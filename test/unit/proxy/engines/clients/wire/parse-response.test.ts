@@ -4,7 +4,7 @@ import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.t
 import { parseResponse } from '../../../../../../src/proxy/engines/clients/wire/parse-response.ts'
 import { limitRuns } from '../../../../../helpers/tier.ts'
 
-/** Restores the list of ids that was cut out of the text. */
+/** Parses a response, with plain arrays as lists of ids. */
 function parse(json: string): unknown {
   return plain(parseResponse(Buffer.from(json)))
 }

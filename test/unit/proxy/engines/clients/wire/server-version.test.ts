@@ -6,9 +6,9 @@ import { until } from '../../../../../helpers/until.ts'
 
 const LIMIT_MS = 10
 
-/** A server that does not respond until `answer` is called. */
+/** Creates the version of a server that does not respond until `respond` is called. */
 function setUp(t: Test, { limitMs = LIMIT_MS } = {}) {
-  // The limit alone does not keep the process alive.
+  // The timer of the limit does not keep the process alive.
   const alive = setInterval(() => {}, 1_000)
   t.teardown(() => clearInterval(alive))
   const queries: ((text: string) => void)[] = []
@@ -19,11 +19,11 @@ function setUp(t: Test, { limitMs = LIMIT_MS } = {}) {
     })
   const version = new ServerVersion({ query }, ['/version'], limitMs)
   const respond = (text: string) => queries.at(-1)!(JSON.stringify({ version: text }))
-  return { version, queries, answer: respond }
+  return { version, queries, respond }
 }
 
 t.test('the version of a server that does not respond is unknown, and queried again', async (t) => {
-  const { version, queries, answer: respond } = setUp(t)
+  const { version, queries, respond } = setUp(t)
   t.strictSame(await version.getFields(new AbortController().signal), {})
   const later = version.isSince('0.32', new AbortController().signal)
   t.equal(queries.length, 2)
@@ -32,7 +32,7 @@ t.test('the version of a server that does not respond is unknown, and queried ag
 })
 
 t.test('a caller that is aborted neither waits for the others nor ends their query', async (t) => {
-  const { version, queries, answer: respond } = setUp(t, { limitMs: 60_000 })
+  const { version, queries, respond } = setUp(t, { limitMs: 60_000 })
   const first = new AbortController()
   const second = new AbortController()
   const waits = [first, second].map(({ signal }) => version.getFields(signal))

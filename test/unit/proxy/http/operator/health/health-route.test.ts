@@ -6,11 +6,11 @@ import type { TurnRunner } from '../../../../../../src/proxy/session/turn/run-tu
 
 const backend = { mode: 'local', getStatus: () => ({ members: [], queued: 0 }) } as unknown as Backend
 const runner = { isDraining: false } as TurnRunner
-const healthWith = (check: () => Promise<void>) => getHealth({ backend, runner, store: { check } })
+const getHealthWith = (check: () => Promise<void>) => getHealth({ backend, runner, store: { check } })
 
 t.test('a store that can commit is healthy, and one that cannot is not', async (t) => {
-  t.match(await healthWith(async () => {}), { code: 200, health: { status: 'ok' } })
-  const failed = await healthWith(async () => {
+  t.match(await getHealthWith(async () => {}), { code: 200, health: { status: 'ok' } })
+  const failed = await getHealthWith(async () => {
     throw new ProxyError('store_failed', 'the disk is full')
   })
   t.match(failed, { code: 503, health: { status: 'store_failed' } })
@@ -18,6 +18,6 @@ t.test('a store that can commit is healthy, and one that cannot is not', async (
 
 t.test('a store that hangs is reported as failed, and may fail later', async (t) => {
   const { promise, reject } = Promise.withResolvers<void>()
-  t.match(await healthWith(() => promise), { code: 503, health: { status: 'store_failed' } })
+  t.match(await getHealthWith(() => promise), { code: 503, health: { status: 'store_failed' } })
   reject(new ProxyError('store_failed', 'database is locked'))
 })

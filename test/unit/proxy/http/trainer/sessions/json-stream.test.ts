@@ -65,15 +65,15 @@ t.test('an object is written correctly, with its arrays element by element', asy
 })
 
 t.test('the event loop runs between two blocks, for any speed of the reader', async (t) => {
-  let turns = 0
+  let iterations = 0
   let isDone = false
   const count = () => {
-    turns += 1
+    iterations += 1
     if (!isDone) setImmediate(count)
   }
   setImmediate(count)
   let blocks = 0
   for await (const _ of createJsonStream(Array.from({ length: 100 }, () => 'x'.repeat(65_536)))) blocks += 1
   isDone = true
-  t.ok(turns >= blocks, `${turns} turns, ${blocks} blocks`)
+  t.ok(iterations >= blocks, `${iterations} iterations, ${blocks} blocks`)
 })

@@ -6,24 +6,24 @@ import { toPromptChunks, writePromptJson } from '../../../../../../src/proxy/ses
 type Prompt = string | number[]
 
 /** Returns the new part of each prompt, and the earlier prompt that it extends. */
-function show(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
-  const known = new PromptPrefixIndex()
-  return prompts.map((prompt, index) => {
-    const { turnId, pieces: chunks } = known.add({
-      turnId: String(index),
+function getNewParts(prompts: Prompt[]): { base: number | null; rest: Prompt }[] {
+  const index = new PromptPrefixIndex()
+  return prompts.map((prompt, number) => {
+    const { turnId, pieces: chunks } = index.add({
+      turnId: String(number),
       promptPieces: toPromptChunks(prompt),
     })
     return {
-      of: turnId === null ? null : Number(turnId),
+      base: turnId === null ? null : Number(turnId),
       rest: JSON.parse([...writePromptJson(chunks)].join('')),
     }
   })
 }
 
-function full(parts: ReturnType<typeof show>): Prompt[] {
+function restorePrompts(parts: ReturnType<typeof getNewParts>): Prompt[] {
   const prompts: Prompt[] = []
-  for (const { of, rest } of parts) {
-    const before = of === null ? undefined : prompts[of]!
+  for (const { base, rest } of parts) {
+    const before = base === null ? undefined : prompts[base]!
     if (typeof rest === 'string') prompts.push(((before as string | undefined) ?? '') + rest)
     else prompts.push([...((before as number[] | undefined) ?? []), ...rest])
   }
@@ -31,19 +31,22 @@ function full(parts: ReturnType<typeof show>): Prompt[] {
 }
 
 t.test('a prompt is shown from the end of the longest earlier prompt that it extends', (t) => {
-  t.same(show([[1, 12], [1, 12, 5], [1, 123], [1, 12, 5, 6], [1, 12, 5], [2], 'a', 'ab', 'abc', '', '1']), [
-    { of: null, rest: [1, 12] },
-    { of: 0, rest: [5] },
-    { of: null, rest: [1, 123] },
-    { of: 1, rest: [6] },
-    { of: 1, rest: [] },
-    { of: null, rest: [2] },
-    { of: null, rest: 'a' },
-    { of: 6, rest: 'b' },
-    { of: 7, rest: 'c' },
-    { of: null, rest: '' },
-    { of: null, rest: '1' },
-  ])
+  t.same(
+    getNewParts([[1, 12], [1, 12, 5], [1, 123], [1, 12, 5, 6], [1, 12, 5], [2], 'a', 'ab', 'abc', '', '1']),
+    [
+      { base: null, rest: [1, 12] },
+      { base: 0, rest: [5] },
+      { base: null, rest: [1, 123] },
+      { base: 1, rest: [6] },
+      { base: 1, rest: [] },
+      { base: null, rest: [2] },
+      { base: null, rest: 'a' },
+      { base: 6, rest: 'b' },
+      { base: 7, rest: 'c' },
+      { base: null, rest: '' },
+      { base: null, rest: '1' },
+    ],
+  )
   t.end()
 })
 
@@ -53,9 +56,9 @@ t.test('the prompts of a long conversation are shown once', (t) => {
     for (let index = 0; index < 200; index += 1) ids.push((turn * 7919 + index * 104_729) % 150_000)
     return [...ids]
   })
-  const parts = show(prompts)
+  const parts = getNewParts(prompts)
   t.ok(parts.every(({ rest }) => rest.length === 200))
-  t.same(full(parts), prompts)
+  t.same(restorePrompts(parts), prompts)
   t.end()
 })
 
@@ -69,7 +72,7 @@ t.test('the parts shown restore each prompt completely, for any shared prefixes'
     const lists: number[][] = []
     for (const { from, keep, add } of steps) lists.push([...(lists[from] ?? [1]).slice(0, keep), ...add])
     const prompts = lists.filter((list) => list.length > 0).map((list) => (isText ? list.join('"') : list))
-    return JSON.stringify(full(show(prompts))) === JSON.stringify(prompts)
+    return JSON.stringify(restorePrompts(getNewParts(prompts))) === JSON.stringify(prompts)
   })
   fc.assert(property, { numRuns: 100 })
   t.end()

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { annotationsToWire } from '../../../../../../src/proxy/http/trainer/sessions/serialise.ts'
 
-t.test('annotations have the present names beside the stored ones', (t) => {
+t.test('annotations have the current names beside the stored ones', (t) => {
   const stored = '{"line":{"told":"side","rule":"header"},"resumed_at":3,"big":12345678901234567890}'
   t.equal(
     annotationsToWire(stored),

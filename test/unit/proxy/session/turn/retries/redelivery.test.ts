@@ -6,7 +6,7 @@ import { openMemoryStore } from '../../../../../helpers/store-in-process.ts'
 
 /**
  * Opens a store that has one turn.
- * @param position of the answered retry; undefined if the turn is gone
+ * @param position of the retry that is served; undefined if the turn is gone
  */
 async function openOneTurnStore(turn: Partial<TurnRecord>, position: number | undefined) {
   return intercept(await openMemoryStore(), {

@@ -1,0 +1,72 @@
+/** `/health` while the database does not respond: load balancers and Kubernetes give a probe one second. */
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import t, { type Test } from 'tap'
+import { killChild, waitForOutput } from '../helpers/children.ts'
+import { DatabaseLink } from '../helpers/database-link.ts'
+import { startLlmProxy } from '../helpers/llm-proxy.ts'
+import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { IS_FULL } from '../helpers/tier.ts'
+import { until } from '../helpers/until.ts'
+
+const BODY = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 })
+
+/** Serves in a separate process, because the tests' in-process store would block their event loop. */
+async function serve(t: Test, env: Record<string, string>): Promise<string> {
+  const child = startLlmProxy(['serve', '--port', '0', '--log-level', 'error'], { env })
+  t.teardown(() => killChild(child))
+  const [, url] = await waitForOutput(child.stdout, /listening on (http:\S+)/)
+  t.equal((await send(url!)).status, 200)
+  return url!
+}
+
+function send(url: string): Promise<Response> {
+  const headers = { 'content-type': 'application/json' }
+  return fetch(`${url}/s/v1/chat/completions`, { method: 'POST', headers, body: BODY })
+}
+
+/** @throws Error if the response takes more than a second */
+async function probe(url: string): Promise<number> {
+  return (await fetch(`${url}/health`, { signal: AbortSignal.timeout(1_000) })).status
+}
+
+/** Blocks the database until a request has failed, and probes meanwhile. */
+async function probeWhileBlocked(t: Test, url: string, unblock: () => void): Promise<void> {
+  const failed = send(url)
+  let isOver = false
+  void failed.finally(() => {
+    isOver = true
+  })
+  while (!isOver) await probe(url)
+  t.equal((await failed).status, 503)
+  await until(async () => (await probe(url)) === 503)
+  unblock()
+  await until(async () => (await probe(url)) === 200)
+  t.equal((await send(url)).status, 200, 'the database has recovered')
+}
+
+t.test('a SQLite file that another process has locked', { timeout: 120_000 }, async (t) => {
+  const db = join(t.testdir(), 'proxy.db')
+  const url = await serve(t, { LLM_PROXY_DB: db })
+  const other = new Database(db)
+  t.teardown(() => other.close())
+  other.exec('BEGIN IMMEDIATE')
+  await probeWhileBlocked(t, url, () => other.exec('ROLLBACK'))
+})
+
+/** The test takes half a minute: statements wait for the server until their timeout. */
+const skip = noPostgres || (!IS_FULL && 'runs with FULL=1')
+
+t.test('a PostgreSQL server that does not respond', { skip, timeout: 120_000 }, async (t) => {
+  const server = await PostgresServer.start({ fsync: 'on' })
+  t.teardown(() => server.end())
+  const link = new DatabaseLink(server.port)
+  t.teardown(() => link.close())
+  const port = await link.open()
+  const name = new URL(await server.newDatabase()).pathname.slice(1)
+  const url = await serve(t, { DATABASE_URL: server.url(name, port) })
+  link.isPaused = true
+  await probeWhileBlocked(t, url, () => {
+    link.isPaused = false
+  })
+})
