@@ -142,7 +142,9 @@ async function runOrReport(peer: Peer, run: () => Promise<unknown>): Promise<voi
   try {
     await run()
   } catch (error) {
-    if (peer.requirement === undefined) throw error
-    console.log(`${peer.name}: ${error instanceof Error ? error.message : error}`)
+    // The cause is more informative than the process that then did not stop.
+    const cause = error instanceof SuppressedError ? error.suppressed : error
+    if (peer.requirement === undefined) throw cause
+    console.log(`${peer.name}: ${cause instanceof Error ? cause.message : cause}`)
   }
 }

@@ -62,7 +62,7 @@ export async function createDatabase(
 export const CHAT_PATH = '/v1/chat/completions'
 /** More than the concurrent requests of any row, so that none waits for a slot. */
 const MAX_CONCURRENCY = '4096'
-const WORKER_READY_MS = 20_000
+const WORKER_READY_MS = 60_000
 
 /** Starts the processes of a row with their engine. */
 export class Targets {

@@ -77,10 +77,11 @@ function getCpu({ watchPid }: LoadJob): number {
 
 async function runFor(pool: Pool, job: LoadJob): Promise<LoadCounts> {
   const counts: LoadCounts = { latenciesMs: [], firstByteMs: [], failures: 0, firstFailure: null }
+  // Agents are created first: building their histories takes time.
+  const agents = Array.from({ length: job.concurrency }, (_, slot) => getAgent(job, slot))
   const deadline = performance.now() + job.durationMs
   let requestsLeft = job.maxRequests ?? Number.POSITIVE_INFINITY
   const maySend = () => performance.now() < deadline && requestsLeft-- > 0
-  const agents = Array.from({ length: job.concurrency }, (_, slot) => getAgent(job, slot))
   await Promise.all(agents.map((agent) => agent.sendWhile(maySend, pool, job, counts)))
   return counts
 }

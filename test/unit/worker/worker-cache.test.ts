@@ -23,7 +23,7 @@ function serve(cache: ProxyCache, sessionId: string): void {
 
 t.test("a worker's memory does not depend on the number of proxies that it dials", (t) => {
   const cache = new WorkerCache(() => 0)
-  const proxies = ['a', 'b', 'c', 'd'].map((name) => new ProxyCache(cache, name))
+  const proxies = ['a', 'b'].map((name) => new ProxyCache(cache, name))
   const findPrompts = () =>
     proxies.map((proxy) =>
       Array.from({ length: MANY }, (_, index) => proxy.getPrompt(`${index} 1`)).filter(Boolean),
@@ -31,8 +31,8 @@ t.test("a worker's memory does not depend on the number of proxies that it dials
   for (let index = 0; index < MANY; index += 1) serve(proxies[0]!, `${index}`)
   const countOfOne = findPrompts().flat().length
   t.ok(countOfOne >= 250 && countOfOne < MANY, `${countOfOne} prompts of one proxy`)
-  for (const proxy of proxies.slice(1)) for (let index = 0; index < MANY; index += 1) serve(proxy, `${index}`)
-  t.equal(findPrompts().flat().length, countOfOne, 'and as many of four')
+  for (let index = 0; index < MANY; index += 1) serve(proxies[1]!, `${index}`)
+  t.equal(findPrompts().flat().length, countOfOne, 'and as many of two')
   t.end()
 })
 
