@@ -81,11 +81,11 @@ async def test_a_lost_response_is_requested_again(proxy: Proxy) -> None:
         await asyncio.sleep(0.2)
         forwarder.cut()
         with Client(proxy.url) as other:
-            session_ids = await asyncio.to_thread(complete, other, "lost")
+            session_id = await asyncio.to_thread(complete, other, "lost")
         lease = await waiting
-        assert [one.session_id for one in lease.sessions] == [session_ids]
+        assert [one.session_id for one in lease.sessions] == [session_id]
         again = await consumer.fetch(3, lease_id=lease.id)
-        assert [(one.session_id, one.deliveries) for one in again.sessions] == [(session_ids, 1)]
+        assert [(one.session_id, one.deliveries) for one in again.sessions] == [(session_id, 1)]
         assert await lease.extend(60) == []
         assert await lease.ack() == []
         await lease.release()

@@ -80,7 +80,7 @@ def check_sampled(
 
 
 async def test_slime_gets_a_sample_for_each_row(proxy: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = str(REPOSITORY / "python/tests/fake/slime")
+    fake = str(REPOSITORY / "python/tests/fakes/slime")
     package = ModuleType("slime")
     package.__path__ = [fake]
     scope = recipe("slime", proxy, monkeypatch, {"slime": package})
@@ -159,7 +159,7 @@ async def test_areal_takes_the_workflows_trajectory(proxy: Client, monkeypatch: 
     scope = recipe("areal", proxy, monkeypatch, {"areal": ModuleType("areal"), "areal.api": api})
     workflow = scope["AgentWorkflow"]()
     assert isinstance(workflow, api.RolloutWorkflow)
-    data = {"messages": [{"role": "user", "content": "What is a lake?"}], "response": "water"}
+    data = {"messages": [{"role": "user", "content": "What is a lake?"}], "answer": "water"}
     trajectory = await workflow.arun_episode(Namespace(get_version=lambda: 4), data)
 
     class Warns:

@@ -350,9 +350,9 @@ async def test_a_completion_of_token_ids_has_the_text_of_the_tokenizer(
     body = {"model": "any", "prompt": [301, 302], "max_tokens": 16}
     url = f"{relay_proxy.url}/text/v1/completions"
     async with running_worker(relay_proxy.url, servers), http.post(url, json=body) as response:
-        response = await response.json()
+        completion = await response.json()
     assert servers.requests[0].prompt_ids == [301, 302]
-    assert response["choices"][0]["text"] == Tokenizer().decode(servers.requests[0].output.token_ids)
+    assert completion["choices"][0]["text"] == Tokenizer().decode(servers.requests[0].output.token_ids)
 
 
 async def test_an_agent_that_requests_log_probabilities_receives_those_of_the_sampled_tokens(

@@ -53,7 +53,7 @@ const AGENTS = [
   ],
   ...[createAiSdkCases, createMiniSweAgentCases, createOpenHandsCases, createDeepagentsCases],
 ]
-/** Without `FULL=1`. The others change nothing, or the same as these, and have separate tests. */
+/** The agents that run without `FULL=1`. The others change nothing, or the same as these, and have separate tests. */
 const DAILY_AGENTS = [
   createClaudeCodeCases,
   createCodexCases,

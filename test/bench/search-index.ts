@@ -19,7 +19,7 @@ const OUTPUT_CHARS = 2_000
 const COMPLETION_CHARS = 500
 const SYSTEM_CHARS = 20_000
 const CONCURRENCY = 16
-/** Texts that occur in few turns: only in those with excerpts of this file. */
+/** Texts that occur in few turns. */
 const QUERIES = ['keepIndexing(', 'zebra crossing']
 
 const ROOT = join(import.meta.dirname, '../..')

@@ -1,3 +1,3 @@
 import { runFiles } from '../helpers/run-files.ts'
 
-await runFiles('test/integration/{f,h,i,k}*.test.ts')
+await runFiles('test/integration/{f,h,i}*.test.ts')

@@ -13,9 +13,9 @@ export interface StyleMeasures {
   ofFunctions: number
   /** The number of exported type names that are declared in more than one file. */
   repeatedTypes: number
-  /** The number of {@link BANNED_WORDS} words in comments, messages and names. */
+  /** The number of {@link BANNED_WORDS} in comments, messages and names. */
   codeWords: number
-  /** The number of {@link BANNED_WORDS} words in pages, outside of quotations and code. */
+  /** The number of {@link BANNED_WORDS} in pages, outside of quotations and code. */
   pageWords: number
 }
 

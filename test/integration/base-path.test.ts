@@ -62,7 +62,7 @@ t.test('X-Forwarded-* is accepted only from trusted proxies', async (t) => {
   t.same(
     await getLoggedAddresses(['127.0.0.0/8']),
     ['10.1.1.1'],
-    'the address that the trusted proxy received from',
+    'the address from which the trusted proxy received the request',
   )
   t.same(await getLoggedAddresses(['127.0.0.1', '10.0.0.0/8']), ['203.0.113.7'])
 })

@@ -32,20 +32,18 @@ for (const client of Object.keys(CLIENTS)) {
       let redelivered = 0
       for (const { sessionId, error } of rolledOut) {
         t.equal(error, undefined, `${sessionId} completed`)
-        const {
-          turns,
-          sampledTokens,
-          trainedTokens,
-          redeliveries: answeredRetries,
-        } = await readRecordedTotals(proxy, sessionId)
+        const { turns, sampledTokens, trainedTokens, redeliveries } = await readRecordedTotals(
+          proxy,
+          sessionId,
+        )
         t.equal(turns, REQUESTS, `${sessionId}: each request was sampled once`)
         t.ok(sampledTokens > 0)
         t.equal(trainedTokens, sampledTokens, `${sessionId}: each token is trained once`)
-        redelivered += answeredRetries
+        redelivered += redeliveries
       }
-      const lostAttempts = rolledOut.reduce((sum, { lostAttempts: lostTries }) => sum + lostTries, 0)
+      const lost = rolledOut.reduce((sum, { lostAttempts }) => sum + lostAttempts, 0)
       t.comment(
-        `${lostAttempts} attempts of ${ROLLOUTS * REQUESTS} requests were lost; ${redelivered} retries got a response without sampling`,
+        `${lost} attempts of ${ROLLOUTS * REQUESTS} requests were lost; ${redelivered} retries got a response without sampling`,
       )
       t.ok(redelivered > 0)
     },

@@ -120,7 +120,7 @@ t.test('an agent cannot affect another session, its own reward, or the proxy', a
     model: 'embedded',
     input: 'secret',
   })
-  const getStatusOf = async (method: string, path: string, body?: string) => {
+  const getStatus = async (method: string, path: string, body?: string) => {
     const headers = { authorization: `Bearer ${key}`, 'x-session-id': 'other' }
     const response = await fetch(proxy.url + path, { method, headers, ...(body !== undefined && { body }) })
     return response.status
@@ -156,7 +156,7 @@ t.test('an agent cannot affect another session, its own reward, or the proxy', a
     ['GET', '/Sessions/other', undefined, 404],
     ['GET', '/mine/v1/..%2f..%2fsessions/other', undefined, 404],
   ] as [string, string, string?, number?][]) {
-    t.equal(await getStatusOf(method, path, body), status, `${method} ${path}`)
+    t.equal(await getStatus(method, path, body), status, `${method} ${path}`)
   }
   t.match(await proxy.get('/sessions/mine'), { reward: null, status: 'active', num_turns: 0 })
   t.match(await proxy.get('/sessions/other'), { num_turns: 1 })
@@ -330,10 +330,10 @@ t.test('without keys on a public address, serve requires --open and prints a war
   const child = startLlmProxy([...reached, '--open'])
   t.teardown(() => killChild(child))
   const [, first] = await waitForOutput(child.stderr, /^(.*)\n/)
-  const { level, event, logFailure } = JSON.parse(first!)
+  const { level, event, note } = JSON.parse(first!)
   t.match({ level, event }, { level: 'warn', event: 'configuration_note' })
-  t.match(logFailure, /^Every client that reaches 0\.0\.0\.0 can read, change and delete all sessions/)
-  t.match(logFailure, 'No engine was named', 'and everything else in the first line')
+  t.match(note, /^Every client that reaches 0\.0\.0\.0 can read, change and delete all sessions/)
+  t.match(note, 'No engine was named', 'and everything else in the first line')
 })
 
 t.test('the placeholders of a deployment file are rejected at the start', async (t) => {

@@ -274,7 +274,7 @@ t.test('sessions of a crashed run are stopped by the next one', async (t) => {
   const head = { version: 1, arn, qualifier: 'DEFAULT', host: hostname(), pid: 2 ** 30 }
   const left = `llm-proxy-left-${'0'.repeat(36)}`
   mkdirSync(ledger)
-  const lines = [head, { listLedger: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
+  const lines = [head, { opened: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
   writeFileSync(join(ledger, 'old.sessions.jsonl'), lines)
   const rig = await startRig(t, createContainer({ result: {} }), { arn, ledger })
   rig.front.running.add(left)
@@ -290,7 +290,7 @@ t.test('sessions that another run leaves meanwhile are stopped by a running one'
   const left = `llm-proxy-left-${'0'.repeat(36)}`
   rig.front.running.add(left)
   const head = { version: 1, arn, qualifier: 'DEFAULT', host: hostname(), pid: 2 ** 30 }
-  const lines = [head, { listLedger: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
+  const lines = [head, { opened: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
   writeFileSync(join(rig.ledger, 'old.sessions.jsonl'), lines)
   await until(() => rig.front.stopped.includes(left))
   await rig.runner.close()

@@ -19,7 +19,7 @@ function listCombinations(n: number, k: number): number[][] {
     : [...listCombinations(n - 1, k), ...listCombinations(n - 1, k - 1).map((rest) => [...rest, n - 1])]
 }
 
-t.test('pass@k is the share of all listCombinations of k samples that contain a passing one', async (t) => {
+t.test('pass@k is the share of all combinations of k samples that contain a passing one', async (t) => {
   const counts = fc.integer({ min: 1, max: 9 }).chain((n) => fc.tuple(fc.constant(n), fc.nat(n)))
   const isShare = fc.property(counts, ([n, c]) => {
     for (const [k, measured] of Object.entries(computePassAtK([task(n, c)]))) {

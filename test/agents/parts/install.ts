@@ -73,7 +73,7 @@ export async function findPython312(): Promise<string | undefined> {
 
 /**
  * @param missing dependencies that the package does not declare
- * @param choice `pinned`: default: the version of `versions.ts`, or else the current one
+ * @param options `pinned`: the version; default: that of `versions.ts`, or else the current one
  */
 export async function installFromPyPI(
   name: string,

@@ -275,10 +275,10 @@ function createToolDeltas(): string[] {
   })
   const { id, name } = TOOL_CALL
   const createDelta = (fields: object) => ({ tool_calls: [{ index: 0, ...fields }] })
-  const respondToCompletion = JSON.stringify(TOOL_CALL.arguments)
-  const size = Math.ceil(respondToCompletion.length / (TOOL_CALL_TOKENS - 1))
+  const argumentsJson = JSON.stringify(TOOL_CALL.arguments)
+  const size = Math.ceil(argumentsJson.length / (TOOL_CALL_TOKENS - 1))
   const chunks = Array.from({ length: TOOL_CALL_TOKENS - 1 }, (_, index) =>
-    createDelta({ function: { arguments: respondToCompletion.slice(index * size, (index + 1) * size) } }),
+    createDelta({ function: { arguments: argumentsJson.slice(index * size, (index + 1) * size) } }),
   )
   const start = createDelta({ id, type: 'function', function: { name, arguments: '' } })
   return [...text, start, ...chunks].map((delta) => JSON.stringify(delta))

@@ -13,7 +13,7 @@ import type { TargetName } from '../parts/targets.ts'
 import type { Aim, Row } from './row.ts'
 
 const AGENTS = { full: 500, quick: 8 }
-/** Requests that are in flight at the end are awaited. */
+/** The duration of the run. Requests that are in flight at its end are awaited. */
 const DURATION_MS = { full: 20_000, quick: 100 }
 const PROBE_EVERY_MS = 100
 /** The limits of the aims. */

@@ -25,7 +25,7 @@ const MAX_RATIO = 1.5
 type Endpoint = (typeof ENDPOINTS)[number]
 
 interface Reading {
-  way: Endpoint
+  endpoint: Endpoint
   turns: number
   cpuMs: number
   bytes: number
@@ -36,12 +36,12 @@ export const read: Row = async (bench) => {
   const lengths = bench.quick ? TURNS.quick : TURNS.full
   const readings: Reading[] = []
   for (const turns of lengths) readings.push(...(await measure(bench, turns)))
-  const getCost = (way: Endpoint, turns: number) => {
-    const { cpuMs, bytes } = readings.find((one) => one.way === way && one.turns === turns)!
-    return REPEATING_ENDPOINTS.has(way) ? cpuMs / (bytes / 1e6) : cpuMs / turns
+  const getCost = (endpoint: Endpoint, turns: number) => {
+    const { cpuMs, bytes } = readings.find((one) => one.endpoint === endpoint && one.turns === turns)!
+    return REPEATING_ENDPOINTS.has(endpoint) ? cpuMs / (bytes / 1e6) : cpuMs / turns
   }
-  const getGrowth = (way: Endpoint) => getCost(way, lengths.at(-1)!) / getCost(way, lengths[0])
-  const getUnit = (way: Endpoint) => (REPEATING_ENDPOINTS.has(way) ? 'MB' : 'turn')
+  const getGrowth = (endpoint: Endpoint) => getCost(endpoint, lengths.at(-1)!) / getCost(endpoint, lengths[0])
+  const getUnit = (endpoint: Endpoint) => (REPEATING_ENDPOINTS.has(endpoint) ? 'MB' : 'turn')
   const memory = lengths.map((turns) => {
     const after = readings.findLast((one) => one.turns === turns)!
     return `${formatFigure(after.rssMib)} MiB (${turns} turns)`
@@ -55,18 +55,18 @@ export const read: Row = async (bench) => {
         'for each',
         'longest of shortest',
       ],
-      ENDPOINTS.map((way) => [
-        way,
-        ...lengths.map((turns) => formatFigure(getCost(way, turns))),
-        getUnit(way),
-        `${formatFigure(getGrowth(way))} ×`,
+      ENDPOINTS.map((endpoint) => [
+        endpoint,
+        ...lengths.map((turns) => formatFigure(getCost(endpoint, turns))),
+        getUnit(endpoint),
+        `${formatFigure(getGrowth(endpoint))} ×`,
       ]),
     )}\n\nRSS after reading: ${memory.join(', ')}.`,
-    aims: ENDPOINTS.map((way) => ({
-      what: `CPU time for a ${getUnit(way)} of ${way}, the longest session against the shortest`,
+    aims: ENDPOINTS.map((endpoint) => ({
+      what: `CPU time for a ${getUnit(endpoint)} of ${endpoint}, the longest session against the shortest`,
       wanted: `at most ${MAX_RATIO} times`,
-      measured: `${formatFigure(getGrowth(way))} times`,
-      met: getGrowth(way) <= MAX_RATIO,
+      measured: `${formatFigure(getGrowth(endpoint))} times`,
+      met: getGrowth(endpoint) <= MAX_RATIO,
     })),
     figures: readings,
   }
@@ -79,14 +79,14 @@ async function measure({ engineUrl, folder, quick }: Bench, turns: number): Prom
   await converse(`${proxy.url}/grown/v1/chat/completions`, 1, turns)
   const times = quick ? TIMES.quick : TIMES.full
   const readings: Reading[] = []
-  for (const way of ENDPOINTS) {
-    const url = `${proxy.url}/sessions/grown${way}`
+  for (const endpoint of ENDPOINTS) {
+    const url = `${proxy.url}/sessions/grown${endpoint}`
     // The first read compiles code.
     const bytes = await readAll(url)
     const before = getCpuSeconds(proxy.pid)
     for (let time = 0; time < times; time += 1) await readAll(url)
     const cpuMs = ((getCpuSeconds(proxy.pid) - before) * 1000) / times
-    readings.push({ way, turns, cpuMs, bytes, rssMib: getRssMib(proxy.pid) })
+    readings.push({ endpoint, turns, cpuMs, bytes, rssMib: getRssMib(proxy.pid) })
   }
   return readings
 }

@@ -15,7 +15,7 @@ export interface Exchange {
 /** A client's request, and what the engine's core received and sampled for it. */
 export interface Wire {
   name: string
-  /** Name of a request in `calls.ts`. */
+  /** Name of a request in `requests.ts`. */
   call: string
   stream: boolean
   exchanges: Exchange[]
@@ -25,7 +25,7 @@ export interface Wire {
 
 /** Another request of a client, and the parsed response. */
 export interface RecordedQuestion {
-  /** Name of a question in `calls.ts`. */
+  /** Name of a question in `requests.ts`. */
   question: string
   exchanges: Exchange[]
   answer: unknown

@@ -126,7 +126,7 @@ export function getTokenIds({
  * Returns whether a continued response survives all of the faults. It may fail if engines or connections crash
  * repeatedly before it starts.
  */
-export function hasOnlyCuts(faults: readonly Fault[]): boolean {
+export function mustSurvive(faults: readonly Fault[]): boolean {
   const crashes = faults.filter(({ kind }) => !kind.startsWith('response_'))
   return crashes.length <= 1 && faults.every(({ kind }) => (CUT_KINDS as readonly string[]).includes(kind))
 }

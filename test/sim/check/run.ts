@@ -6,9 +6,9 @@ import type { Attempt } from '../actors/history.ts'
 import type { ToolCall } from '../actors/oracle.ts'
 import type { World } from '../world/world.ts'
 import {
-  hasOnlyCuts,
   isDone,
   isSameText,
+  mustSurvive,
   type RecordedSession,
   type RecordedTurn,
   type Row,
@@ -35,7 +35,7 @@ export async function checkRun(world: World, facts: RunFacts): Promise<void> {
     if (session && !mayBeInexact) checkExact(world, expected, session)
     if (session && rows) checkRows(world, expected, session.turns, rows.trajectories)
   }
-  if (hasOnlyCuts(faults)) checkNoFailures(world, facts)
+  if (mustSurvive(faults)) checkNoFailures(world, facts)
   checkFile(world, path)
 }
 

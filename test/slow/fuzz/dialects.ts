@@ -54,9 +54,9 @@ function checkCompleteResponse({ headers, body }: HttpResponse): void {
 }
 
 /** Checks for a complete response, or an error in the dialect's format that is not an internal one. */
-export function checkResponse(response: HttpResponse, checkRefusal: FuzzedDialect['checkRejection']): void {
+export function checkResponse(response: HttpResponse, checkRejection: FuzzedDialect['checkRejection']): void {
   const { statusCode, body } = response
   assert.ok(statusCode === 200 || (statusCode >= 400 && statusCode < 500), `${statusCode} ${body}`)
   if (statusCode === 200) checkCompleteResponse(response)
-  else checkRefusal(response)
+  else checkRejection(response)
 }

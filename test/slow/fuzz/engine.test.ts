@@ -12,7 +12,7 @@ import { checkResponse, DIALECTS, type HttpResponse } from './dialects.ts'
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 300) / 10)
 
 for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'embedded' } })) {
-  for (const [name, { path, bodies, checkRejection: checkRefusal }] of Object.entries(DIALECTS)) {
+  for (const [name, { path, bodies, checkRejection }] of Object.entries(DIALECTS)) {
     t.test(`${name} in ${mode} mode: ${RUNS} invalid bodies`, async (t) => {
       const proxy = await startProxy(t, { db: 'memory', ...config })
       // Bounds completions, whatever limit the body has.
@@ -24,7 +24,7 @@ for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'emb
           headers: Object.fromEntries(response.headers),
           body: await response.text(),
         }
-        checkResponse(received, checkRefusal)
+        checkResponse(received, checkRejection)
       }
       const { withoutStall } = await watchStalls(t)
       await fc.assert(

@@ -18,7 +18,7 @@ const HANG_MS = 60_000
 const ids = [3, 4, 5]
 const usage = { prompt_tokens: 2, completion_tokens: 3, total_tokens: 5 }
 const createToken = (id: number) => ({
-  createToken: `token_id:${id}`,
+  token: `token_id:${id}`,
   logprob: -id / 8,
   bytes: null,
   top_logprobs: [],
@@ -85,7 +85,7 @@ const finishChunk = (chunk: { choices: object[] }) => ({
 /** An engine's responses, by mode, and whether they are streamed. */
 const MODES = {
   chat: { config: {}, complete: CHAT, chunk: CHAT_CHUNK },
-  createToken: {
+  token: {
     config: { tokenizer: 'embedded' },
     complete: createCompletion('stop'),
     chunk: createCompletion(null),
@@ -161,12 +161,19 @@ for (const [mode, { config, complete: full, chunk }] of Object.entries(MODES)) {
         // The error blames the engine, not the proxy, and does not silence an agent permanently.
         assert.doesNotMatch(body, /"code":"internal"/)
       }
+      const setOutput = (response: string) => {
+        output = stream
+          ? `data: ${response}\n\ndata: ${JSON.stringify(finishChunk(chunk))}\n\ndata: [DONE]\n\n`
+          : response
+      }
+      setOutput(JSON.stringify(stream ? chunk : full))
+      await sendRequest()
+      t.match((await proxy.get('/sessions/s')).turns, [{ status: 'completed', exact: true }], 'not mutated')
+      await checkRecorded()
       const { withoutStall } = await watchStalls(t)
       await fc.assert(
         fc.asyncProperty(mutated, async (response) => {
-          output = stream
-            ? `data: ${response}\n\ndata: ${JSON.stringify(finishChunk(chunk))}\n\ndata: [DONE]\n\n`
-            : response
+          setOutput(response)
           await withoutStall(sendRequest)
           requestCount += 1
           if (requestCount % REQUESTS_PER_SESSION === 0) await checkRecorded()

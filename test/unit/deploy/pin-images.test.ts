@@ -24,8 +24,8 @@ async function runPinImages(t: Test, image: string, script: string, text?: strin
   const env = { ...process.env, PATH: `${folder}:${process.env.PATH}` }
   const args = [image, ...(text ? ['nodes.yaml'] : [])]
   const { stdout } = await promisify(execFile)(join(ROOT, '.ci/pin-images'), args, { env, cwd: folder })
-  writeFileSync(join(folder, 'runPinImages.yaml'), stdout)
-  return readObjects(join(folder, 'runPinImages.yaml'))
+  writeFileSync(join(folder, 'pinned.yaml'), stdout)
+  return readObjects(join(folder, 'pinned.yaml'))
 }
 
 /** Replaces the value of each member `image`, at any depth. */

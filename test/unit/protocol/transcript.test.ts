@@ -31,7 +31,7 @@ t.test('arguments are shown by their names, with texts unchanged and other value
 })
 
 t.test(
-  'edits are shown as differences, under the names of each agent, also several in one tool createToolCall',
+  'edits are shown as differences, under the names of each agent, also several in one tool call',
   async (t) => {
     for (const [old, now] of [
       ['old_string', 'new_string'],
@@ -212,15 +212,12 @@ t.test('a completion without text is described by its other content and its fini
   t.equal(describeMissingText({ ...silent, finish_reason: null }), 'no text (no finish reason)')
 })
 
-t.test(
-  'a tool createToolCall is summarized by its name and the first line of its main argument',
-  async (t) => {
-    const about = (input: unknown) => summarizeToolCall(createToolCall('f', input)).about
-    t.equal(about({ description: 'Lists', command: 'cd /a\nls' }), 'cd /a')
-    t.equal(about({ content: 'x', file_path: 'a.py' }), 'a.py')
-    t.equal(about({ count: 3, other: 'y' }), 'y')
-    t.equal(about({ count: 3 }), '')
-    t.equal(about('not JSON\nat all'), 'not JSON')
-    t.same(summarizeToolCall({}), { name: '?', about: '' })
-  },
-)
+t.test('a tool call is summarized by its name and the first line of its main argument', async (t) => {
+  const about = (input: unknown) => summarizeToolCall(createToolCall('f', input)).about
+  t.equal(about({ description: 'Lists', command: 'cd /a\nls' }), 'cd /a')
+  t.equal(about({ content: 'x', file_path: 'a.py' }), 'a.py')
+  t.equal(about({ count: 3, other: 'y' }), 'y')
+  t.equal(about({ count: 3 }), '')
+  t.equal(about('not JSON\nat all'), 'not JSON')
+  t.same(summarizeToolCall({}), { name: '?', about: '' })
+})

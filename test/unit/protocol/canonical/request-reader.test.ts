@@ -203,7 +203,7 @@ t.test('invalid JSON is rejected with the message of JSON.parse', (t) => {
   t.end()
 })
 
-t.test('a body is read correctly after any other reader', (t) => {
+t.test('a body is read correctly after any other bodies', (t) => {
   const scalar = fc.constantFrom<unknown>(
     1,
     12,
@@ -301,8 +301,8 @@ t.test('integers above 2^53 keep their text where engines read them, and limits 
     `"seed":-${large},"response_format":{"schema":{"maximum":${large}}},` +
     `"generationConfig":{"seed":${large},"maxOutputTokens":9007199254740992}`
   for (const text of ['short', LONG.repeat(5)]) {
-    for (const wrappers of [(fields: string) => fields, (fields: string) => `"body":{${fields}}`]) {
-      const json = `{${wrappers(`${exact},"max_tokens":${large},"x":${large}`)},"messages":[{"content":"${text}"}]}`
+    for (const wrap of [(fields: string) => fields, (fields: string) => `"body":{${fields}}`]) {
+      const json = `{${wrap(`${exact},"max_tokens":${large},"x":${large}`)},"messages":[{"content":"${text}"}]}`
       const value = parse(new RequestReader(), json)
       t.match(JSON.stringify(value), exact)
       const body = (value.body ?? value) as Body

@@ -45,7 +45,7 @@ function getEcho(response: Completion, form: EchoForm, edited: ToolCallRewritePo
   if (calls.length === 0) return { message: own, key: name }
   const change = (edit: (call: ToolCall) => ToolCall['function']) =>
     calls.map((call) => ({ ...call, function: edit(call) }))
-  const sampled: Record<EchoForm, object> = {
+  const echoed: Record<EchoForm, object> = {
     unchanged: { tool_calls: calls },
     'filled in': {
       tool_calls: change(({ function: { name, arguments: args } }) => ({
@@ -66,7 +66,7 @@ function getEcho(response: Completion, form: EchoForm, edited: ToolCallRewritePo
     (form === 'reordered' && calls.length === 1) ||
     edited === 'keep' ||
     (edited === 'auto' && form !== 'pruned')
-  return { message: { ...own, ...sampled[form] } as ChatMessage, key: isSame ? name : `${name} ${form}` }
+  return { message: { ...own, ...echoed[form] } as ChatMessage, key: isSame ? name : `${name} ${form}` }
 }
 
 const action = fc.record({

@@ -87,7 +87,7 @@ t.test('the least loaded member is selected', (t) => {
   t.end()
 })
 
-t.test('candidates for a request', (t) => {
+t.test('the candidates for a request are the members that can serve it', (t) => {
   const qwen = member('qwen', 0, 1, { models: ['qwen'] })
   const llama = member('llama', 0, 1, { models: ['llama'] })
   const any = member('any', 0, 1)

@@ -69,7 +69,7 @@ function build(planned: readonly PlannedTurn[]) {
 }
 
 /**
- * Returns the first token of the row whose data differs from that which its id determines, if any.
+ * Describes the first difference between the row's data and that which its ids determine; undefined if there is none.
  * @param isReported whether a turn has data
  */
 function findMisalignment(

@@ -1119,7 +1119,7 @@ t.test("a turn of another model starts a row, because a row trains one model's t
   t.equal(named.length, 1, 'where the session names the model, rows are requested by that name')
 })
 
-t.test('of a turn, only the data for its rows stays in memory', async (t) => {
+t.test('only the data that the rows of a turn need stays in memory', async (t) => {
   const builder = new TrajectoryBuilder()
   const addCompleteRecord = () => {
     const record = getTurn({ prompt: [1], completion: [2] }, 0)

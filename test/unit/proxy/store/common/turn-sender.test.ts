@@ -184,7 +184,7 @@ t.test('a request is recorded correctly for any known state of the previous one'
           createSession(sessionId)
           written = []
         }
-        // After a reset, this is a reply that arrives late.
+        // After a reset or a deletion, this is a reply that arrives late.
         if (after !== 'not replied') applyReply(getReply(reply))
       }
       return JSON.stringify(getRequests(sessionId)) === JSON.stringify(written)

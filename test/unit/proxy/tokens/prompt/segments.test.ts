@@ -51,7 +51,7 @@ t.teardown(() => model.close())
 const special = (index: number) => TOKENS.length + 20 + index
 const [OPEN, CLOSE, SEP, END] = [special(0), special(1), special(2), special(3)]
 
-/** Encodes a text without special tokens, one word of the tokenizer's expression at a time. */
+/** Encodes a text, recognizing no special token, one word of the tokenizer's expression at a time. */
 function encodeText(text: string): number[] {
   const words = text.match(/[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+/gu) ?? []
   return words.flatMap((word) => {

@@ -85,7 +85,7 @@ t.test('a text on which the fast tokenizer throws is tokenized by the reference'
 
 t.test('a fast tokenizer that cannot be loaded leaves the reference', async (t) => {
   const encoder = new FastEncoder({ kind: 'rust', encode: async () => [1], close: async () => {} })
-  t.ok(await encoder.open(Promise.reject(new Error('unknown model'))), 'the error is returned')
+  t.ok(await encoder.open(Promise.reject(new Error('unknown model'))), 'the addon was built')
   t.same(await encoder.encode('text'), [1])
   t.equal(encoder.kind, 'rust')
 })

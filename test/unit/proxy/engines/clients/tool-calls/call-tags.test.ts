@@ -27,7 +27,7 @@ const vectors: { tools: Tool[][]; cases: Case[] } = JSON.parse(
 const getTag = { vllm: vllmTag, sglang: sglangTag }
 
 for (const engine of ['vllm', 'sglang'] as const) {
-  t.test(`${engine} receives the structural tags that it would buildTag itself`, (t) => {
+  t.test(`${engine} receives the structural tags that it would build itself`, (t) => {
     const cases = vectors.cases.filter((one) => one.engine === engine)
     t.ok(cases.length > 60)
     for (const { format, tools, tag, ...fields } of cases) {
