@@ -23,9 +23,9 @@ import { installSglang, SGLANG_VERSION } from './sglang/install.ts'
 import { CONTEXT_LENGTH, createSglangProcess, createSglangUpdates } from './sglang/sglang.ts'
 import { recordWires } from './wires/record-wires.ts'
 
-const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 60 : 15))
+const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 40 : 15))
 /** Aborted engine requests whose responses continue. */
-const CUTS = Number(process.env.CUTS ?? (IS_FULL ? 60 : 4))
+const CUTS = Number(process.env.CUTS ?? (IS_FULL ? 20 : 4))
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 
 const sglang = await installOrSkip(t, installSglang)

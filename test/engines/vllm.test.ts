@@ -32,9 +32,9 @@ import { checkSeededRequests } from './vllm/seeded-requests.ts'
 import { CONTEXT_LENGTH, createVllmProcess, createVllmUpdates } from './vllm/vllm.ts'
 import { recordWires } from './wires/record-wires.ts'
 
-const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 100 : 20))
+const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 60 : 20))
 /** Aborted engine requests whose responses continue. */
-const CUTS = Number(process.env.CUTS ?? (IS_FULL ? 200 : 8))
+const CUTS = Number(process.env.CUTS ?? (IS_FULL ? 60 : 8))
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 const vllm = await installOrSkip(t, installVllm)
 if (vllm !== undefined) {
