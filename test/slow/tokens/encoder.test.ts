@@ -1,7 +1,11 @@
 import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import t from 'tap'
 import { openRustEncoder, RustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
+import { LongTextEncoder } from '../../../src/proxy/tokens/tokenizer/long-text-encoder.ts'
+import { openRustTokenizer } from '../../../src/proxy/tokens/tokenizer/rust-tokenizer.ts'
 import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
 import { DISTINCT_MODELS, modelDirectory, readFixture } from '../../unit/proxy/tokens/real-models.ts'
@@ -89,14 +93,17 @@ t.test('a short text is served soon, however many longer ones have waited', asyn
 t.test('the parts of long prompts leave a thread to short prompts', async (t) => {
   const started: string[] = []
   const ends: (() => void)[] = []
-  const encoder = new RustEncoder({
-    encode(text) {
+  const tokenizer = {
+    encode(text: string) {
       started.push(text)
-      return new Promise((resolve) => ends.push(() => resolve({ getIds: () => [text.length] })))
+      return new Promise<{ getIds(): number[] }>((resolve) => {
+        ends.push(() => resolve({ getIds: () => [text.length] }))
+      })
     },
     idToToken: () => null,
     tokenToId: () => null,
-  })
+  }
+  const encoder = new RustEncoder(tokenizer, new LongTextEncoder({ json: '' }))
   const chunks = Array.from({ length: 10 }, (_, number) => encoder.encode(`piece ${number}`, 400_000))
   const before = started.length
   t.ok(before >= 1 && before <= 2, 'one or two, by the number of cores')
@@ -110,6 +117,36 @@ t.test('the parts of long prompts leave a thread to short prompts', async (t) =>
     await new Promise(setImmediate)
   }
   t.equal((await Promise.all(chunks)).length, 10)
+})
+
+t.test('a very long text is encoded on a thread, with the same ids', async (t) => {
+  const directory = modelDirectory('qwen3')
+  const rust = (await openRustEncoder(directory))!
+  t.teardown(() => rust.close())
+  const reference = (await openRustTokenizer({ file: join(directory, 'tokenizer.json') }))!
+  const text = '<a\u0301 한'.repeat(60_000)
+  const expected = (await reference.encode(text, null, { addSpecialTokens: false })).getIds()
+  const together = await Promise.all([rust.encode(text), rust.encode(text)])
+  const afterwards = await rust.encode(text)
+  for (const ids of [...together, afterwards]) {
+    t.type(ids, Int32Array, 'the thread returns buffers')
+    t.ok(isDeepStrictEqual([...(ids as Int32Array)], expected))
+  }
+})
+
+t.test('very long texts fail when the encoder closes', async (t) => {
+  const rust = (await openRustEncoder(modelDirectory('qwen3')))!
+  const encoding = rust.encode('<'.repeat(400_000))
+  const rejected = t.rejects(encoding, { code: 'shutting_down' })
+  await rust.close()
+  await rejected
+})
+
+t.test('very long texts fail if their thread fails', async (t) => {
+  const encoder = new LongTextEncoder({ json: '{}' })
+  t.teardown(() => encoder.close())
+  await Promise.all([t.rejects(encoder.encode('x')), t.rejects(encoder.encode('y'))])
+  await t.rejects(encoder.encode('z'), 'also on the next thread')
 })
 
 t.test('a broken tokenizer.json is rejected', async (t) => {

@@ -43,6 +43,7 @@ t.test(
       'src/proxy/tokens/templates/python/vendor/jinja2-3.1.6-py3-none-any.whl',
       'src/proxy/tokens/templates/python/vendor/markupsafe-3.0.4-cp314-cp314-win_arm64.whl',
       'src/proxy/tokens/templates/python/vendor/transformers-5.24.0-chat_parsing.zip',
+      'src/proxy/tokens/tokenizer/long-text-thread.ts',
     ])
     const scripts = [...assets].filter(([key]) => key.endsWith('.ts')).map(([, script]) => String(script))
     for (const script of [main, ...scripts]) {
@@ -55,7 +56,7 @@ t.test('each platform gets its own native module', async (t) => {
   // Bundles of the two modules that load them take a tenth of the time of one of the program.
   for (const [entry, module] of [
     ['src/proxy/store/sqlite/database.ts', 'node_modules/better-sqlite3/prebuilds/darwin-x64.node'],
-    ['src/proxy/tokens/tokenizer/encoder.ts', 'node_modules/tokenizers/tokenizers.darwin-x64.node'],
+    ['src/proxy/tokens/tokenizer/rust-tokenizer.ts', 'node_modules/tokenizers/tokenizers.darwin-x64.node'],
   ] as const) {
     const { assets } = await bundleProgram(ROOT, 'darwin-x64', { entry })
     t.strictSame([...assets.keys()], [module])

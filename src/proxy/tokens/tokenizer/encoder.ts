@@ -7,6 +7,8 @@
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
+import { LongTextEncoder } from './long-text-encoder.ts'
+import { openRustTokenizer, type RustTokenizer } from './rust-tokenizer.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
 import { readTokenizerFiles } from './tokenizer-files.ts'
 import type { TokenNames } from './vocabulary.ts'
@@ -46,14 +48,10 @@ export type TokenizerFaultListener = (fault: TokenizerFault) => void
  * @throws ProxyError `config_invalid` if the library cannot read `tokenizer.json`
  */
 export async function openRustEncoder(directory: string): Promise<RustEncoder | undefined> {
-  const library = await import('tokenizers').catch(() => undefined)
-  if (library === undefined) return undefined
+  const source = { file: join(directory, 'tokenizer.json') }
   try {
-    const tokenizer = library.Tokenizer.fromFile(join(directory, 'tokenizer.json'))
-    // The file may enable truncation and padding, which transformers disables for prompts.
-    tokenizer.disableTruncation()
-    tokenizer.disablePadding()
-    return new RustEncoder(tokenizer)
+    const tokenizer = await openRustTokenizer(source)
+    return tokenizer && new RustEncoder(tokenizer, new LongTextEncoder(source))
   } catch (cause) {
     throw new ProxyError('config_invalid', `cannot use this tokenizer.json: ${(cause as Error).message}`, {
       cause,
@@ -68,28 +66,16 @@ export async function openRustEncoder(directory: string): Promise<RustEncoder | 
  */
 export async function openPlainEncoder(directory: string): Promise<TextEncoder> {
   const { tokenizerJson, tokenizerConfig } = readTokenizerFiles(directory)
-  const plainJson = {
-    ...tokenizerJson,
-    added_tokens: [],
-    post_processor: null,
-    truncation: null,
-    padding: null,
-  }
-  const library = await import('tokenizers').catch(() => undefined)
-  return library
-    ? new RustEncoder(library.Tokenizer.fromString(JSON.stringify(plainJson)))
+  const plainJson = { ...tokenizerJson, added_tokens: [], post_processor: null }
+  const source = { json: JSON.stringify(plainJson) }
+  const tokenizer = await openRustTokenizer(source)
+  return tokenizer
+    ? new RustEncoder(tokenizer, new LongTextEncoder(source))
     : createJavaScriptEncoder(loadTokenizer({ tokenizerJson: plainJson, tokenizerConfig }))
 }
 
 export function createJavaScriptEncoder(tokenizer: Tokenizer): TextEncoder {
   return { kind: 'javascript', encode: async (text) => tokenizer.encode(text), close: async () => {} }
-}
-
-/** The methods of the library's tokenizer that are used here. `encode` runs on one of libuv's threads. */
-interface RustTokenizer {
-  encode(text: string, pair: null, options: { addSpecialTokens: boolean }): Promise<{ getIds(): number[] }>
-  idToToken(id: number): string | null
-  tokenToId(token: string): number | null
 }
 
 /** A queued text. */
@@ -98,7 +84,7 @@ interface Job {
   promptChars: number
   /** The number of texts that were queued after this one and encoded before it. */
   overtaken: number
-  resolve(ids: number[]): void
+  resolve(ids: ArrayLike<number>): void
   reject(error: ProxyError): void
 }
 
@@ -110,6 +96,11 @@ interface Job {
 const LONG_THREADS = Math.max(1, Math.min(2, availableParallelism() - 1))
 /** The length above which a prompt is long. */
 const LONG_CHARS = 16 * 1024
+/**
+ * The length above which a text is encoded on a thread. The event loop creates an array of as many ids in 15 ms; longer
+ * texts are rare, because a tokenizer's safe cuts and the cache of messages divide a prompt.
+ */
+const THREAD_CHARS = 256 * 1024
 const MAX_QUEUED = 4096
 /** The number of times that a text may be overtaken before it alternates with the shortest ones. */
 const MAX_OVERTAKEN = 64
@@ -118,17 +109,20 @@ const MAX_OVERTAKEN = 64
 export class RustEncoder implements TextEncoder, TokenNames {
   readonly kind = 'rust'
   readonly #tokenizer: RustTokenizer
+  readonly #longTexts: Pick<LongTextEncoder, 'encode' | 'close'>
   readonly #queue: Job[] = []
   #running = 0
   #runningLong = 0
   #prefersWaiting = false
   #closed = false
 
-  constructor(tokenizer: RustTokenizer) {
+  /** @param longTexts encodes texts for which the array of ids would block the event loop */
+  constructor(tokenizer: RustTokenizer, longTexts: Pick<LongTextEncoder, 'encode' | 'close'>) {
     this.#tokenizer = tokenizer
+    this.#longTexts = longTexts
   }
 
-  encode(text: string, promptChars = text.length): Promise<number[]> {
+  encode(text: string, promptChars = text.length): Promise<ArrayLike<number>> {
     return new Promise((resolve, reject) => {
       if (this.#closed) return reject(createClosedError())
       if (this.#queue.length >= MAX_QUEUED) {
@@ -151,6 +145,7 @@ export class RustEncoder implements TextEncoder, TokenNames {
   async close(): Promise<void> {
     this.#closed = true
     for (const job of this.#queue.splice(0)) job.reject(createClosedError())
+    await this.#longTexts.close()
   }
 
   #dispatch(): void {
@@ -184,14 +179,20 @@ export class RustEncoder implements TextEncoder, TokenNames {
     this.#running += 1
     this.#runningLong += Number(isLong(job))
     try {
-      job.resolve((await this.#tokenizer.encode(job.text, null, { addSpecialTokens: false })).getIds())
+      job.resolve(await this.#encodeNow(job.text))
     } catch (cause) {
-      job.reject(new ProxyError('internal', 'the text cannot be tokenized', { cause }))
+      const error = new ProxyError('internal', 'the text cannot be tokenized', { cause })
+      job.reject(this.#closed ? createClosedError() : error)
     } finally {
       this.#running -= 1
       this.#runningLong -= Number(isLong(job))
       this.#dispatch()
     }
+  }
+
+  async #encodeNow(text: string): Promise<ArrayLike<number>> {
+    if (text.length > THREAD_CHARS) return this.#longTexts.encode(text)
+    return (await this.#tokenizer.encode(text, null, { addSpecialTokens: false })).getIds()
   }
 }
 
