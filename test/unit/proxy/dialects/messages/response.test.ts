@@ -229,6 +229,16 @@ t.test('input that vLLM wrote to its cache is counted separately', async (t) => 
   })
 })
 
+t.test('tokens that the engine did not count are counted by their ids, and are 0 without ids', async (t) => {
+  const uncounted: GenerationEnd = { type: 'end', finishReason: 'stop' }
+  const delta: GenerationDelta = { type: 'delta', content: 'hi', tokenIds: [1, 2, 3] }
+  t.match(createResponse([start, delta, uncounted]).usage, { input_tokens: 2, output_tokens: 3 })
+  t.match(stream([start, delta, uncounted]).at(-2).usage, { input_tokens: 2, output_tokens: 3 })
+  const withoutIds: GenerationEvent = { type: 'start', engine: 'e', model: 'm' }
+  t.match(createResponse([withoutIds, uncounted]).usage, { input_tokens: 0, output_tokens: 0 })
+  t.match(createResponse([uncounted]).usage, { input_tokens: 0, output_tokens: 0 }, 'nor a start')
+})
+
 t.test('an empty or blank response has no blocks', async (t) => {
   for (const content of ['', ' \n']) {
     const events: GenerationEvent[] = [start, { type: 'delta', content, tokenIds: [1] }, end]
