@@ -1,5 +1,5 @@
 /**
- * npm run bad-network -- [--rollouts 500] [--calls 50] [--at-once 64] [--clients openai,anthropic,responses]
+ * npm run bad-network -- [--rollouts 500] [--requests 50] [--at-once 64] [--clients openai,anthropic,responses]
  *                        [--retries answered,unknown,none] [--json FILE]
  *
  * Agents behind a network that loses a quarter of all attempts: with retries that the proxy serves from the original
@@ -20,7 +20,7 @@ import { seededRandom } from './parts/text.ts'
 const { values: options } = parseArgs({
   options: {
     rollouts: { type: 'string', default: '500' },
-    calls: { type: 'string', default: '50' },
+    requests: { type: 'string', default: '50' },
     'at-once': { type: 'string', default: '64' },
     clients: { type: 'string', default: Object.keys(CLIENTS).join() },
     retries: { type: 'string', default: 'answered,unknown,none' },
@@ -47,8 +47,8 @@ interface Figures {
   rollouts: number
   finished: number
   read: number
-  lostTries: number
-  answeredRetries: number
+  lostAttempts: number
+  redeliveries: number
   turns: number
   completed: number
   sampledTokens: number
@@ -76,12 +76,12 @@ async function main(): Promise<void> {
 async function measure(client: string, retries: Retries, db: string): Promise<Figures> {
   await using stack = new AsyncDisposableStack()
   const teardown = (end: () => unknown) => stack.defer(async () => void (await end()))
-  const [rollouts, requests] = [Number(options.rollouts), Number(options.calls)]
+  const [rollouts, requests] = [Number(options.rollouts), Number(options.requests)]
   const engine = await startEngine({ teardown })
   const proxy = await startProxy({ teardown }, { engineUrls: [engine.url], db })
   const startedAtMs = performance.now()
   const sum: Figures = {
-    ...{ client, retries, rollouts, finished: 0, read: 0, lostTries: 0, answeredRetries: 0 },
+    ...{ client, retries, rollouts, finished: 0, read: 0, lostAttempts: 0, redeliveries: 0 },
     ...{ turns: 0, completed: 0, sampledTokens: 0, trainedTokens: 0, minutes: 0 },
   }
   const seeds = Array.from({ length: rollouts }, (_, seed) => seed)
@@ -96,8 +96,8 @@ async function measure(client: string, retries: Retries, db: string): Promise<Fi
       const record = await readRecordedTotals(proxy, sessionId)
       sum.finished += read === requests ? 1 : 0
       sum.read += read
-      sum.lostTries += lostAttempts
-      sum.answeredRetries += record.redeliveries
+      sum.lostAttempts += lostAttempts
+      sum.redeliveries += record.redeliveries
       for (const name of ['turns', 'completed', 'sampledTokens', 'trainedTokens'] as const)
         sum[name] += record[name]
     }
@@ -108,15 +108,15 @@ async function measure(client: string, retries: Retries, db: string): Promise<Fi
 }
 
 function toRow(each: Figures): string[] {
-  const { client, retries, rollouts, finished, read, lostTries, answeredRetries, turns, completed } = each
+  const { client, retries, rollouts, finished, read, lostAttempts, redeliveries, turns, completed } = each
   const { sampledTokens, trainedTokens, minutes } = each
   return [
     `${client}, ${retries}`,
     count(rollouts),
     `${((100 * finished) / rollouts).toFixed(1)} %`,
     count(read),
-    count(lostTries),
-    count(answeredRetries),
+    count(lostAttempts),
+    count(redeliveries),
     count(completed),
     (turns / read).toFixed(3),
     count(Math.max(0, trainedTokens - sampledTokens)),

@@ -156,7 +156,7 @@ function createAgentsJob(proxy: Child, durationMs: number): LoadJob {
 
 interface FloodRow {
   kind: FloodKind | 'quiet'
-  calls: number
+  requests: number
   p50Ms: number
   p99Ms: number
   /** The p99 relative to that without a flood. */
@@ -173,7 +173,7 @@ function toRow(kind: FloodKind | undefined, phases: readonly Phase[]): FloodRow 
   const getP99 = (of: readonly Phase[]) => median(of.map(({ load }) => load.p99Ms))
   return {
     kind: kind ?? 'quiet',
-    calls: matching.reduce((sum, { load }) => sum + load.calls, 0),
+    requests: matching.reduce((sum, { load }) => sum + load.requests, 0),
     p50Ms: median(matching.map(({ load }) => load.p50Ms)),
     p99Ms: getP99(matching),
     ratio: getP99(matching) / getP99(phases.filter((phase) => phase.kind === undefined)),
@@ -191,7 +191,7 @@ function renderReport(rows: readonly FloodRow[]): string {
       row.kind,
       formatFigure(row.opened),
       formatFigure(row.mostOpen),
-      formatFigure(row.calls),
+      formatFigure(row.requests),
       formatFigure(row.p50Ms),
       formatFigure(row.p99Ms),
       formatFigure(row.ratio),

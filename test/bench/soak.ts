@@ -1,5 +1,5 @@
 /**
- * npm run soak -- [--hours 6 | --seconds 20] [--sessions 1000] [--calls-per-second 8]
+ * npm run soak -- [--hours 6 | --seconds 20] [--sessions 1000] [--requests-per-second 8]
  *   [--workers 2] [--hostile 2] [--seed N] [--json FILE] [--svg FILE]
  *
  * Runs the proxy for any time, alternating between its modes: local and relay, prompts of the engine and of the proxy.
@@ -40,7 +40,7 @@ const { values: options } = parseArgs({
     hours: { type: 'string' },
     seconds: { type: 'string', default: '600' },
     sessions: { type: 'string', default: '1000' },
-    'calls-per-second': { type: 'string', default: '8' },
+    'requests-per-second': { type: 'string', default: '8' },
     workers: { type: 'string', default: '2' },
     hostile: { type: 'string', default: '2' },
     durability: { type: 'string', default: 'power' },
@@ -60,7 +60,7 @@ async function main(): Promise<void> {
   const plan: SoakPlan = {
     seconds: options.hours === undefined ? Number(options.seconds) : 3_600 * Number(options.hours),
     sessions: Number(options.sessions),
-    callsPerSecond: Number(options['calls-per-second']),
+    requestsPerSecond: Number(options['requests-per-second']),
     workers: Number(options.workers),
     hostile: Number(options.hostile),
     seed: Number(options.seed),
@@ -75,7 +75,7 @@ async function main(): Promise<void> {
       options.json,
       `${JSON.stringify({ machine, plan, kills, stallsMs, tally: counts, hostile, ...measured }, null, 1)}\n`,
     )
-  const caption = `${plan.sessions} sessions at once, ${counts.calls} requests; shaded: local and relay, chat and token mode alternately`
+  const caption = `${plan.sessions} sessions at once, ${counts.requests} requests; shaded: local and relay, chat and token mode alternately`
   if (options.svg) writeFileSync(options.svg, drawChart({ ...measured, times: counts.times }, caption))
   const faults = [...world.faults, ...counts.faults, ...hostile.faults]
   const isGood = faults.length === 0 && stallsMs.length === 0 && compareP99(result).ratio <= MAX_RATIO
@@ -104,7 +104,7 @@ async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
   using sampler = new Sampler(world, db, SAMPLE_MS)
   using cutter = new LinkCutter(world.links, MEAN_LINK_LIFE_MS, seededRandom(plan.seed + 1))
   const counts = createCounts()
-  const hostile: HostileCounts = { calls: 0, statuses: {}, faults: [] }
+  const hostile: HostileCounts = { requests: 0, statuses: {}, faults: [] }
   using _reports = startReports(counts, world)
   const untilMs = legs.at(-1)!.toMs
   await Promise.all([
@@ -120,10 +120,10 @@ function startReports(counts: SoakCounts, world: SoakWorld): Disposable {
   let reportedCount = 0
   const timer = setInterval(() => {
     const faults = [...world.faults, ...counts.faults]
-    const { calls, sessions, endings, codes } = counts
+    const { requests, sessions, endings, codes } = counts
     const { answered, refused, broken } = endings
     console.log(
-      `… ${calls} requests in ${sessions} sessions: completed ${answered}, rejected ${refused} ${JSON.stringify(codes)}, ` +
+      `… ${requests} requests in ${sessions} sessions: completed ${answered}, rejected ${refused} ${JSON.stringify(codes)}, ` +
         `broken ${broken}; ${faults.length} faults`,
     )
     for (const fault of faults.slice(reportedCount, reportedCount + SHOWN_FAULTS))
@@ -161,12 +161,12 @@ function printReport({ seconds, sessions }: SoakPlan, result: SoakResult): void 
   console.log(`${seconds} s in ${legs.length} legs, ${sessions} sessions at once
 kills      proxy ${proxy}, workers ${worker}, engines ${engine}; ${cuts} links cut; weights replaced ${updates} times
 sessions   ${counts.sessions}, of which ${counts.abandoned} were never ended
-requests   ${counts.calls}, p50 ${formatFigure(quantile(times, 0.5))} ms, p99 ${formatFigure(quantile(times, 0.99))} ms, the longest ${formatFigure(counts.longestMs / 1000)} s
+requests   ${counts.requests}, p50 ${formatFigure(quantile(times, 0.5))} ms, p99 ${formatFigure(quantile(times, 0.99))} ms, the longest ${formatFigure(counts.longestMs / 1000)} s
 completed  ${answered}, each recorded with its ids, and trained once
 rejected   ${refused}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
 cancelled  ${left}
 broken     ${broken} while the proxy was unavailable
-hostile    ${hostile.calls} ${JSON.stringify(hostile.statuses)}; p99 beside them ${formatFigure(beside)} ms, without ${formatFigure(alone)} ms (${formatFigure(ratio)} times)
+hostile    ${hostile.requests} ${JSON.stringify(hostile.statuses)}; p99 beside them ${formatFigure(beside)} ms, without ${formatFigure(alone)} ms (${formatFigure(ratio)} times)
 memory     proxy ${formatFigure(quantile(rss, 0.5))} MiB, at most ${formatFigure(Math.max(...rss))}
 stalls     ${world.stallsMs.length}${world.stallsMs.length > 0 ? `, the longest ${formatFigure(Math.max(...world.stallsMs))} ms` : ''}`)
   const growth = computeGrowth({ legs, samples, times: counts.times })

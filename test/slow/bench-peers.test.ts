@@ -50,8 +50,8 @@ t.test('a peer is measured under each load', { skip: ONLY_FULL }, async (t) => {
     replayer: await startReplayer(children),
   }
   for (const load of ['small', 'large', 'replay'] as const) {
-    const { calls, otherProcesses } = await measure(stage, forgetful, load, 0)
-    t.ok(calls > 0, load)
+    const { requests, otherProcesses } = await measure(stage, forgetful, load, 0)
+    t.ok(requests > 0, load)
     t.equal(otherProcesses, 0)
   }
 })

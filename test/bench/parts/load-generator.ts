@@ -30,9 +30,9 @@ export class LoadGenerator {
     const signal = AbortSignal.timeout(job.warmUpMs + job.durationMs + END_TIMEOUT_MS)
     process.send(job)
     const [result] = (await once(process, 'message', { signal })) as [LoadResult]
-    if (result.failures === 0 && result.calls > 0) return result
+    if (result.failures === 0 && result.requests > 0) return result
     throw new Error(
-      `${result.failures} of ${result.calls} requests to ${job.url} failed: ${result.firstFailure}`,
+      `${result.failures} of ${result.requests} requests to ${job.url} failed: ${result.firstFailure}`,
     )
   }
 }

@@ -29,23 +29,29 @@ export interface LoadJob {
 
 export interface LoadResult {
   /** Requests. `--json` files have these names. */
-  calls: number
+  requests: number
   /** Requests without a complete response with status 200. */
   failures: number
   firstFailure: string | null
   seconds: number
-  callsPerSecond: number
+  requestsPerSecond: number
   tokensPerSecond: number
   p50Ms: number
   p99Ms: number
   /** The time to the first byte of the response's body. */
   firstByteP50Ms: number
   /** CPU time of the watched process, all its threads. */
-  cpuMsPerCall: number
+  cpuMsPerRequest: number
   cpuSeconds: number
 }
 
 /** The figures of one target and one load, over all rounds. */
 export type LoadFigures = {
-  [F in 'callsPerSecond' | 'tokensPerSecond' | 'p50Ms' | 'p99Ms' | 'firstByteP50Ms' | 'cpuMsPerCall']: Spread
+  [F in
+    | 'requestsPerSecond'
+    | 'tokensPerSecond'
+    | 'p50Ms'
+    | 'p99Ms'
+    | 'firstByteP50Ms'
+    | 'cpuMsPerRequest']: Spread
 }

@@ -116,7 +116,7 @@ async function measure(
   }
   const [cpuBefore, groupsBefore, bytesBefore] = [cpu(), await groups(), link.responseBytes]
   const result = await load.run({ ...job, url: getChatUrl(url), durationMs: ROUND_MS })
-  const perRequest = (sum: number) => sum / result.calls
+  const perRequest = (sum: number) => sum / result.requests
   return {
     result,
     cpuMs: perRequest((cpu() - cpuBefore) * 1_000),
@@ -144,7 +144,7 @@ function renderReport(all: readonly Cluster[]): string {
   const rows = all.map(({ count, way, short, long }) => [
     `${count}`,
     count === 1 ? '' : way,
-    formatMedian(short, ({ result }) => result.callsPerSecond),
+    formatMedian(short, ({ result }) => result.requestsPerSecond),
     formatMedian(short, ({ result }) => result.p50Ms),
     formatMedian(short, ({ result }) => result.p99Ms),
     formatMedian(short, ({ cpuMs }) => cpuMs),

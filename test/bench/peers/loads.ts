@@ -26,7 +26,7 @@ interface Figures {
   p50Ms: number
   p99Ms: number
   rssMib: number
-  calls: number
+  requests: number
   /** The number of child processes, which are not measured. */
   otherProcesses: number
 }
@@ -72,7 +72,12 @@ async function sendRequests(
     requestsPerSession: REQUESTS_PER_SESSION,
     watchPid: child.pid,
   })
-  return { cpuMs: result.cpuMsPerCall, p50Ms: result.p50Ms, p99Ms: result.p99Ms, calls: result.calls }
+  return {
+    cpuMs: result.cpuMsPerRequest,
+    p50Ms: result.p50Ms,
+    p99Ms: result.p99Ms,
+    requests: result.requests,
+  }
 }
 
 async function replay(stage: Stage, { child, baseUrl, headers = {} }: PeerInstance) {
@@ -80,7 +85,7 @@ async function replay(stage: Stage, { child, baseUrl, headers = {} }: PeerInstan
   const job = { baseUrl, path: CHAT_PATH, headers, ...REPLAY, concurrency, durationMs, warmUpMs }
   const result = await runReplay(replayer, { ...job, watchPids: [child.pid] })
   const [cpuMs = Number.NaN] = result.cpuMsPerTurn
-  return { cpuMs, p50Ms: result.p50Ms, p99Ms: result.p99Ms, calls: result.turns }
+  return { cpuMs, p50Ms: result.p50Ms, p99Ms: result.p99Ms, requests: result.turns }
 }
 
 export interface Cell {
@@ -119,7 +124,7 @@ export function renderLoads(cells: readonly Cell[]): string {
         formatFigure(spread('p50Ms').median),
         formatFigure(spread('p99Ms').median),
         formatFigure(spread('rssMib').median),
-        formatFigure(spread('calls').median),
+        formatFigure(spread('requests').median),
       ]
     })
   return renderTable(head, rows)

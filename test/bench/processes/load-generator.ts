@@ -55,18 +55,18 @@ async function measure(pool: Pool, job: LoadJob): Promise<LoadResult> {
   const counts = await runFor(pool, job)
   const seconds = (performance.now() - startedAt) / 1000
   const cpu = getCpu(job) - cpuBefore
-  const calls = counts.latenciesMs.length
+  const requests = counts.latenciesMs.length
   return {
-    calls,
+    requests,
     failures: counts.failures,
     firstFailure: counts.firstFailure,
     seconds,
-    callsPerSecond: calls / seconds,
-    tokensPerSecond: (calls * job.maxTokens) / seconds,
+    requestsPerSecond: requests / seconds,
+    tokensPerSecond: (requests * job.maxTokens) / seconds,
     p50Ms: quantile(counts.latenciesMs, 0.5),
     p99Ms: quantile(counts.latenciesMs, 0.99),
     firstByteP50Ms: quantile(counts.firstByteMs, 0.5),
-    cpuMsPerCall: (cpu * 1000) / calls,
+    cpuMsPerRequest: (cpu * 1000) / requests,
     cpuSeconds: cpu,
   }
 }

@@ -168,7 +168,7 @@ async function measureShortRequests(): Promise<TokenFigures['besides']> {
   delay.disable()
   const longestBlockMs = delay.max / 1e6
   return {
-    calls: times.length,
+    requests: times.length,
     p50Ms: quantile(times, 0.5),
     p99Ms: quantile(times, 0.99),
     firstPromptMs,

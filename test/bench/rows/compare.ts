@@ -108,17 +108,17 @@ async function measure(
 function computeFigures(results: readonly LoadResult[]): LoadFigures {
   const spread = (name: keyof LoadFigures) => computeSpread(results.map((result) => result[name]))
   return {
-    callsPerSecond: spread('callsPerSecond'),
+    requestsPerSecond: spread('requestsPerSecond'),
     tokensPerSecond: spread('tokensPerSecond'),
     p50Ms: spread('p50Ms'),
     p99Ms: spread('p99Ms'),
     firstByteP50Ms: spread('firstByteP50Ms'),
-    cpuMsPerCall: spread('cpuMsPerCall'),
+    cpuMsPerRequest: spread('cpuMsPerRequest'),
   }
 }
 
 function renderReport(comparison: Comparison, cells: Cell[], getFigures: FigureLookup): string {
-  const rate = comparison.stream ? 'tokensPerSecond' : 'callsPerSecond'
+  const rate = comparison.stream ? 'tokensPerSecond' : 'requestsPerSecond'
   const head = [
     'target @ concurrency',
     comparison.stream ? 'chunks/s' : 'requests/s',
@@ -144,8 +144,8 @@ function renderReport(comparison: Comparison, cells: Cell[], getFigures: FigureL
     const getRatio = (other: TargetName) =>
       figures[rate].median / (getFigures(other, concurrency)?.[rate].median ?? Number.NaN)
     const formatCpuRatio = (other: TargetName) => {
-      const otherCpuMs = getFigures(other, concurrency)?.cpuMsPerCall.median ?? Number.NaN
-      return `${formatFigure(figures.cpuMsPerCall.median / otherCpuMs)} ×`
+      const otherCpuMs = getFigures(other, concurrency)?.cpuMsPerRequest.median ?? Number.NaN
+      return `${formatFigure(figures.cpuMsPerRequest.median / otherCpuMs)} ×`
     }
     return [
       `${target} @ ${concurrency}`,
@@ -158,7 +158,7 @@ function renderReport(comparison: Comparison, cells: Cell[], getFigures: FigureL
       formatFigure(figures.p99Ms.median),
       formatFigure(getAdded('p99Ms')),
       ...(comparison.stream ? [formatFigure(getAdded('firstByteP50Ms'))] : []),
-      formatFigure(figures.cpuMsPerCall.median),
+      formatFigure(figures.cpuMsPerRequest.median),
       formatCpuRatio('pipe'),
       formatCpuRatio('pipe+ids'),
       formatCpuRatio('floor'),

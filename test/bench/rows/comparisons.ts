@@ -60,8 +60,8 @@ export const stream = compare(STREAM)
 /** Creates aims for the CPU time relative to `floor`; see "CPU time by owner" in RESULTS.md. */
 function createFloorAims(getFigures: FigureLookup, what: string, limit: number): Aim[] {
   return CONCURRENCIES.flatMap((concurrency) => {
-    const ours = getFigures('local', concurrency)?.cpuMsPerCall.median
-    const floor = getFigures('floor', concurrency)?.cpuMsPerCall.median
+    const ours = getFigures('local', concurrency)?.cpuMsPerRequest.median
+    const floor = getFigures('floor', concurrency)?.cpuMsPerRequest.median
     if (ours === undefined || floor === undefined) return []
     return {
       what: `CPU time of ${what} at concurrency ${concurrency}, of floor`,
@@ -86,7 +86,7 @@ type Figures = ReturnType<FigureLookup>
 function createChunksAims(getFigures: FigureLookup): Aim[] {
   const relay = getFigures('relay', 64)
   if (!relay) return []
-  const perCpuSecond = (STREAM.maxTokens * 1_000) / relay.cpuMsPerCall.median
+  const perCpuSecond = (STREAM.maxTokens * 1_000) / relay.cpuMsPerRequest.median
   return [
     {
       what: 'relayed and recorded chunks per second of CPU time, 64 streams',

@@ -44,7 +44,7 @@ export const openStreams: Row = async ({ load, folder, quick, targetNames, cpuPr
       ['target', 'completed', 'p50 ms', 'p99 ms', 'CPU s', 'RSS MiB'],
       results.map(({ target, result, rss }) => [
         target,
-        String(result.calls),
+        String(result.requests),
         formatFigure(result.p50Ms),
         formatFigure(result.p99Ms),
         formatFigure(result.cpuSeconds),
@@ -56,8 +56,8 @@ export const openStreams: Row = async ({ load, folder, quick, targetNames, cpuPr
       .map(({ result }) => ({
         what: 'streams open at once through relay mode, all completed',
         wanted: String(streams),
-        measured: String(result.calls),
-        met: result.calls === streams,
+        measured: String(result.requests),
+        met: result.requests === streams,
       })),
     figures: results,
   }

@@ -16,7 +16,7 @@ export interface TokenFigures {
   /** Turns of 1 KB after histories of these lengths. */
   turns: TokenTimes[]
   /** Short requests beside new long prompts. */
-  besides: { calls: number; p50Ms: number; p99Ms: number; firstPromptMs: number; longestBlockMs: number }
+  besides: { requests: number; p50Ms: number; p99Ms: number; firstPromptMs: number; longestBlockMs: number }
 }
 
 interface TokenTimes {
@@ -51,7 +51,7 @@ export const token: Row = async ({ quick }) => {
         ['requests', 'p50 ms', 'p99 ms', 'longest block ms', 'first prompt ms'],
         [
           [
-            String(besides.calls),
+            String(besides.requests),
             formatFigure(besides.p50Ms),
             formatFigure(besides.p99Ms),
             formatFigure(besides.longestBlockMs),

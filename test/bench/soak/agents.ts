@@ -8,7 +8,7 @@ import type { SoakWorld } from './world.ts'
 
 export interface SoakCounts {
   /** Attempts. `--json` files have these names. */
-  calls: number
+  requests: number
   sessions: number
   /** Sessions that their agents never ended. */
   abandoned: number
@@ -62,7 +62,7 @@ export async function runAgents(world: SoakWorld, plan: AgentsPlan, counts: Soak
 
 export function createCounts(): SoakCounts {
   return {
-    calls: 0,
+    requests: 0,
     sessions: 0,
     abandoned: 0,
     longestMs: 0,
@@ -145,7 +145,7 @@ class SoakSession {
     })
     counts.longestMs = Math.max(counts.longestMs, atMs - sentAtMs)
     if (ending.kind === 'answered') counts.times.push({ atMs, ms: atMs - sentAtMs, wasAway: wasUnavailable })
-    counts.calls += 1
+    counts.requests += 1
     counts.endings[ending.kind] += 1
     if (ending.kind === 'refused') counts.codes[ending.code] = (counts.codes[ending.code] ?? 0) + 1
     return ending

@@ -15,7 +15,7 @@ const PAUSE_MS = 2_000
 const TIMEOUT_MS = 10_000
 
 export interface HostileCounts {
-  calls: number
+  requests: number
   /** Requests by status; 0 for those without a response. */
   statuses: Record<string, number>
   faults: string[]
@@ -43,7 +43,7 @@ export async function runHostile(
       if (!isHostileTime(legs, Date.now())) continue
       const body = ATTACKS[Math.floor(random() * ATTACKS.length)]!(random)
       const status = await send(`${world.url}/hostile-${number}-${index}/v1/chat/completions`, body)
-      counts.calls += 1
+      counts.requests += 1
       counts.statuses[status] = (counts.statuses[status] ?? 0) + 1
       if (status === 500) counts.faults.push(`hostile-${number}-${index}: an internal error`)
     }

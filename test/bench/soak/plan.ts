@@ -6,7 +6,7 @@ export interface SoakPlan {
   /** Concurrent agents, each in a separate session. */
   sessions: number
   /** Requests per second of all agents together. */
-  callsPerSecond: number
+  requestsPerSecond: number
   workers: number
   /** The number of hostile agents. */
   hostile: number
@@ -48,7 +48,7 @@ const MIN_GROWTH_S = 1_800
  * Computes the times.
  * @param fromMs the start; all times are in milliseconds since 1970
  */
-export function getTimes({ seconds, sessions, callsPerSecond }: SoakPlan, fromMs: number): Times {
+export function getTimes({ seconds, sessions, requestsPerSecond }: SoakPlan, fromMs: number): Times {
   const rounds = seconds < MIN_GROWTH_S ? 1 : ROUNDS
   const legMs = (seconds * 1_000) / (rounds * MODES.length)
   const legs = Array.from({ length: rounds * MODES.length }, (_, index) => ({
@@ -57,7 +57,7 @@ export function getTimes({ seconds, sessions, callsPerSecond }: SoakPlan, fromMs
     fromMs: fromMs + index * legMs,
     toMs: fromMs + (index + 1) * legMs,
   }))
-  const thinkMs = (1_000 * sessions) / callsPerSecond
+  const thinkMs = (1_000 * sessions) / requestsPerSecond
   return { legs, thinkMs, ttlS: Math.ceil((2.5 * thinkMs) / 1_000) + 30 }
 }
 

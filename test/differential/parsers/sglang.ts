@@ -16,7 +16,7 @@ import { mergeDeltas, type ParsedOutput, parseComplete } from '../../helpers/par
 interface Sample {
   parser: string
   detector: string
-  kind: 'whole' | 'cut' | 'broken'
+  kind: 'complete' | 'cut' | 'broken'
   text: string
   content: string
   calls: { name: string; arguments: unknown }[]
@@ -51,7 +51,7 @@ const UNQUOTED = /Glm4/
 const table: Record<string, Record<string, number>> = {}
 for await (const json of createInterface({ input: process.stdin })) compare(JSON.parse(json) as Sample)
 console.table(table)
-if (Object.values(table).some((row) => row['whole: differs'] || row['in chunks: differs']))
+if (Object.values(table).some((row) => row['complete: differs'] || row['in chunks: differs']))
   process.exitCode = 1
 
 function compare(sample: Sample): void {
@@ -66,9 +66,9 @@ function compare(sample: Sample): void {
   const normalize = (value: unknown) => mapStrings(value, (text) => normalizeText(detector, text))
   const hasEqualCalls = isDeepStrictEqual(normalize(calls), normalize(sample.calls))
   // The proxy returns the text of an invalid tool call; SGLang drops some of it.
-  const hasEqualContent = kind !== 'whole' || output.content.trim() === sample.content.trim()
+  const hasEqualContent = kind !== 'complete' || output.content.trim() === sample.content.trim()
   if (hasEqualCalls && hasEqualContent) count(sample, `${kind}: same`)
-  else if (kind === 'whole') count(sample, 'whole: differs')
+  else if (kind === 'complete') count(sample, 'complete: differs')
   else if (calls.length > sample.calls.length) count(sample, `${kind}: more calls here`)
   else if (calls.length < sample.calls.length) count(sample, `${kind}: fewer calls here`)
   else count(sample, `${kind}: other calls`)
