@@ -65,6 +65,10 @@ async function getKeys(store: TurnStore, ...ids: string[]): Promise<SessionKey[]
 }
 
 function lease(store: TurnStore, leaseId: string, units: SessionKey[][], leaseMs = LONG_MS) {
+  return startLease(store, leaseId, units, leaseMs).then(({ trees }) => trees)
+}
+
+function startLease(store: TurnStore, leaseId: string, units: SessionKey[][], leaseMs = LONG_MS) {
   return store.leaseSessions({ consumer: 'trainer', leaseId, units, leaseMs, nowMs: Date.now() })
 }
 
@@ -152,6 +156,27 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     })
     t.strictSame((await change(store, 'released', null)).sort(), ['b', 'c'], 'of all leases')
     t.strictSame(await getAvailableIds(store), ['b', 'c'])
+  })
+
+  test('a release of a lease that has been renewed or extended since has no effect', async (t, store) => {
+    await store.createConsumer(createConsumer())
+    for (const id of ['a', 'b', 'c']) await createEndedSession(store, id, 1000)
+    const units = (await getKeys(store, 'a', 'b', 'c')).map((key) => [key])
+    const { untilMs: leasedUntilMs } = await startLease(store, 'one', units)
+    t.strictSame(
+      (await store.listSessionStates('a')).map((state) => state.leasedUntilMs),
+      [leasedUntilMs],
+    )
+    // The lease that a repeated fetch renews ends later.
+    await startLease(store, 'one', units.slice(0, 1), LONG_MS + 1_000)
+    await store.changeLease({
+      ...{ consumer: 'trainer', leaseId: 'one', sessionIds: ['b'], to: 'extended', nowMs: Date.now() },
+      leaseMs: LONG_MS + 1_000,
+    })
+    const release = { consumer: 'trainer', leaseId: 'one', sessionIds: ['a', 'b', 'c'], leaseMs: 0 }
+    const released = await store.changeLease({ ...release, to: 'released', leasedUntilMs, nowMs: Date.now() })
+    t.strictSame(released, ['c'])
+    t.strictSame(await getAvailableIds(store), ['c'])
   })
 
   test('an expired lease is valid until another lease takes its sessions', async (t, store) => {
@@ -343,7 +368,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
           const query = { consumer, leaseId, after: FIRST_END, limit: 2, nowMs: nowMs() }
           const found = await store.availableSessions(query)
           const units = found.map(({ key }) => [key])
-          const trees = await store.leaseSessions({
+          const { trees } = await store.leaseSessions({
             consumer,
             leaseId,
             units,

@@ -75,7 +75,7 @@ if (noPostgres !== false) {
         return stores[index % 2]!.leaseSessions(lease)
       }),
     )
-    t.strictSame(taken.flat().sort(), found.map(({ key }) => key.tree).sort())
+    t.strictSame(taken.flatMap(({ trees }) => trees).sort(), found.map(({ key }) => key.tree).sort())
     const acknowledged = await Promise.all(
       [0, 1, 2, 3].map((index) => {
         const change = { consumer: 'trainer', leaseId: `l${index}`, sessionIds: null, leaseMs: 0, nowMs: 0 }
@@ -96,7 +96,7 @@ if (noPostgres !== false) {
       for (let lease = 0; ; lease += 1) {
         const hasEnded = ending === 0
         const options = { consumer: ONE_BY_ONE, leaseId: `l${index}-${lease}`, leaseMs: LEASE_MS }
-        const units = await consumers.take(options, 5, { leasedTrees: new Set(), incomplete: 0 })
+        const units = await consumers.take(options, 5, { leasedUntilMs: new Map(), incomplete: 0 })
         const sessionIds = units.flat().map(({ session }) => session.sessionId)
         input.push(...sessionIds)
         // Every third process dies with its leases; a restarted trainer releases them.
@@ -161,7 +161,7 @@ if (noPostgres !== false) {
     const options = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
     const startedMs = performance.now()
     const units = await new Consumers(stores[0], new Activity()).take(options, 1, {
-      leasedTrees: new Set(),
+      leasedUntilMs: new Map(),
       incomplete: 0,
     })
     t.equal(units.length, 1)

@@ -15,6 +15,7 @@ import {
   createNoConsumerError,
   FIRST_END,
   type LeaseChange,
+  type LeasedSessions,
 } from '../../store/port/consumers.ts'
 import { matchesFilter } from '../../store/port/session-list.ts'
 import { getGroupValue } from '../../store/port/session-summary.ts'
@@ -33,8 +34,11 @@ export interface LeaseRequest {
 
 /** The progress of one fetch, which may call {@link Consumers.take} several times. */
 export interface FetchProgress {
-  /** The trees (as in {@link AvailableSession}) of sessions that the fetch has leased, which are not read again. */
-  readonly leasedTrees: Set<number>
+  /**
+   * The ends of the leases of sessions that the fetch has leased, by the session's tree (as in {@link
+   * AvailableSession}). They are not read again.
+   */
+  readonly leasedUntilMs: Map<number, number>
   /** The number of sessions of incomplete groups that the fetch has discarded. */
   incomplete: number
 }
@@ -132,12 +136,13 @@ export class Consumers {
         ? await this.#findGroups(lease, missing, progress)
         : await this.#findSingles(lease, missing, progress)
       if (units.length === 0) return taken
-      const trees = new Set(await this.#lease(lease, units))
+      const leased = await this.#lease(lease, units)
+      const trees = new Set(leased.trees)
       for (const unit of units) {
         // A unit of which a session was not leased belongs to another process, which leased it first.
         if (!unit.every(({ key }) => trees.has(key.tree))) continue
         taken.push(unit)
-        for (const { key } of unit) progress.leasedTrees.add(key.tree)
+        for (const { key } of unit) progress.leasedUntilMs.set(key.tree, leased.untilMs)
       }
     }
     return taken
@@ -168,11 +173,11 @@ export class Consumers {
   async #findSingles(
     lease: LeaseRequest,
     limit: number,
-    { leasedTrees }: FetchProgress,
+    { leasedUntilMs }: FetchProgress,
   ): Promise<LeaseUnit[]> {
     const units: LeaseUnit[] = []
     for await (const own of this.#readSelectedPages(lease)) {
-      for (const found of own) if (!leasedTrees.has(found.key.tree)) units.push([found])
+      for (const found of own) if (!leasedUntilMs.has(found.key.tree)) units.push([found])
       if (units.length >= limit) break
     }
     return units.slice(0, limit)
@@ -197,7 +202,7 @@ export class Consumers {
       ...{ consumer: consumer.name, leaseId, size, timeoutMs, nowMs: Date.now() },
       // A batch has at most PAGE sessions, which limits memory use.
       limit: Math.min(limit, Math.ceil(PAGE / size)),
-      except: [...progress.leasedTrees],
+      except: [...progress.leasedUntilMs.keys()],
     })
     if (stale.length > 0)
       progress.incomplete += await this.#store.discardGroups(consumer.name, stale, Date.now())
@@ -221,7 +226,7 @@ export class Consumers {
     }
   }
 
-  #lease({ consumer, leaseId, leaseMs }: LeaseRequest, units: readonly LeaseUnit[]): Promise<number[]> {
+  #lease({ consumer, leaseId, leaseMs }: LeaseRequest, units: readonly LeaseUnit[]): Promise<LeasedSessions> {
     const keys = units.map((unit) => unit.map(({ key }) => key))
     return this.#store.leaseSessions({
       ...{ consumer: consumer.name, leaseId, units: keys, leaseMs, nowMs: Date.now() },
@@ -235,7 +240,7 @@ export class Consumers {
   async #acknowledgeForeign(lease: LeaseRequest, foreign: LeaseUnit): Promise<void> {
     const own = { ...lease, leaseId: `passed over by ${lease.leaseId}` }
     const units = foreign.map((one) => [one])
-    const passed = new Set(await this.#lease(own, units))
+    const passed = new Set((await this.#lease(own, units)).trees)
     const sessionIds = foreign
       .filter(({ key }) => passed.has(key.tree))
       .map(({ session }) => session.sessionId)

@@ -114,6 +114,13 @@ export interface NewLease {
   nowMs: number
 }
 
+/** The sessions of a {@link NewLease} that were leased. */
+export interface LeasedSessions {
+  trees: number[]
+  /** The time at which their lease ends. */
+  untilMs: number
+}
+
 /** A change of leases: their acknowledgement, release or extension. */
 export interface LeaseChange {
   consumer: string
@@ -124,6 +131,8 @@ export interface LeaseChange {
   /** `acknowledged`: never delivered again; `released`: available immediately; `extended`: by `leaseMs` from now. */
   to: 'acknowledged' | 'released' | 'extended'
   leaseMs: number
+  /** Excludes sessions whose lease ends at another time: it was renewed or extended since. Default: none. */
+  leasedUntilMs?: number | null
   nowMs: number
 }
 
@@ -183,8 +192,8 @@ export interface ConsumerStore {
   createConsumer(consumer: Consumer): Promise<{ created: boolean; consumer: Consumer }>
   /** Deletes a consumer. @returns whether it existed */
   deleteConsumer(name: string): Promise<boolean>
-  /** Leases units of sessions. @returns the trees of the leased sessions. @throws ProxyError `consumer_not_found` */
-  leaseSessions(lease: NewLease): Promise<number[]>
+  /** Leases units of sessions, of which other leases may have some. @throws ProxyError `consumer_not_found` */
+  leaseSessions(lease: NewLease): Promise<LeasedSessions>
   /** Puts available sessions into groups permanently. @throws ProxyError `consumer_not_found` */
   putIntoGroups(consumer: string, members: readonly GroupMember[]): Promise<void>
   /**

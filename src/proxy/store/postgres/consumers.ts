@@ -27,6 +27,7 @@ import {
   type GroupQuery,
   type GroupsPage,
   type LeaseChange,
+  type LeasedSessions,
   type NewLease,
 } from '../port/consumers.ts'
 import { fromDriver } from './columns.ts'
@@ -220,33 +221,34 @@ async function deleteConsumer(client: Client, name: string): Promise<boolean> {
 function leaseSessions(
   client: Client,
   { consumer: name, leaseId, units, leaseMs }: NewLease,
-): Promise<number[]> {
+): Promise<LeasedSessions> {
   return withConsumer(client, name, async (consumer) => {
     const keys = units.flat()
-    const { rows: free } = await client.query<{ tree: number }>(
-      `SELECT sessions.tree FROM unnest($3::bigint[], $4::bigint[]) AS wanted (id, tree)
+    const { rows: free } = await client.query<{ tree: number; until_ms: number }>(
+      `SELECT sessions.tree, ${NOW_MS} + $5::bigint AS until_ms FROM unnest($3::bigint[], $4::bigint[]) AS wanted (id, tree)
        JOIN llm_proxy.sessions ON sessions.id = wanted.id AND sessions.tree = wanted.tree AND status = 'completed'
        LEFT JOIN llm_proxy.consumer_sessions AS delivery ON delivery.tree = sessions.tree AND delivery.consumer = $1
        WHERE ${isFree('$2')}`,
-      [consumer, leaseId, keys.map(({ row }) => row), keys.map(({ tree }) => tree)],
+      [consumer, leaseId, keys.map(({ row }) => row), keys.map(({ tree }) => tree), leaseMs],
     )
+    const untilMs = free[0]?.until_ms ?? 0
     const freeTrees = new Set(free.map(({ tree }) => tree))
     const leased = units.filter((unit) => unit.every(({ tree }) => freeTrees.has(tree))).flat()
     await client.query(
       `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
-       SELECT wanted.tree, $1::bigint, wanted.id, $2::text, ${NOW_MS} + $5::bigint, 1
+       SELECT wanted.tree, $1::bigint, wanted.id, $2::text, $5::bigint, 1
        FROM unnest($3::bigint[], $4::bigint[]) AS wanted (id, tree)
        ON CONFLICT (tree, consumer) DO UPDATE SET leased_until_ms = excluded.leased_until_ms, lease_id = $2,
          deliveries = consumer_sessions.deliveries + (consumer_sessions.lease_id <> $2)::int`,
-      [consumer, leaseId, leased.map(({ row }) => row), leased.map(({ tree }) => tree), leaseMs],
+      [consumer, leaseId, leased.map(({ row }) => row), leased.map(({ tree }) => tree), untilMs],
     )
-    return leased.map(({ tree }) => tree)
+    return { trees: leased.map(({ tree }) => tree), untilMs }
   })
 }
 
 function changeLease(
   client: Client,
-  { consumer: name, leaseId, sessionIds, to, leaseMs }: LeaseChange,
+  { consumer: name, leaseId, sessionIds, to, leaseMs, leasedUntilMs = null }: LeaseChange,
 ): Promise<string[]> {
   return withConsumer(client, name, async (consumer) => {
     const moved = `${NOW_MS} + $4`
@@ -258,8 +260,15 @@ function changeLease(
          AND ($3::text[] IS NULL OR sessions.session_id = ANY($3)) AND delivery.lease_id <> '${NO_LEASE}'
          AND sessions.id = delivery.session AND sessions.tree = delivery.tree
          AND ($4::bigint IS NULL OR delivery.leased_until_ms IS NOT NULL)
+         AND ($5::bigint IS NULL OR delivery.leased_until_ms = $5)
        RETURNING sessions.session_id`,
-      [consumer, leaseId, sessionIds, { acknowledged: null, released: 0, extended: leaseMs }[to]],
+      [
+        consumer,
+        leaseId,
+        sessionIds,
+        { acknowledged: null, released: 0, extended: leaseMs }[to],
+        leasedUntilMs,
+      ],
     )
     return rows.map(({ session_id: sessionId }) => sessionId)
   })

@@ -171,9 +171,10 @@ export function prepareConsumerMethods(db: Database.Database): ThreadMethods<Con
     )
     .pluck()
   const move = db
-    .prepare<[LeaseParameters & { untilMs: number }], string>(`
+    .prepare<[LeaseParameters & { untilMs: number; leasedUntilMs: number | null }], string>(`
       UPDATE consumer_sessions SET leased_until_ms = @untilMs
-      WHERE ${isHeld} AND leased_until_ms IS NOT NULL ${returning}`)
+      WHERE ${isHeld} AND leased_until_ms IS NOT NULL
+        AND (@leasedUntilMs IS NULL OR leased_until_ms = @leasedUntilMs) ${returning}`)
     .pluck()
   const put = db.prepare<[ConsumerSession & { sessionId: string }]>(`
     INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
@@ -205,8 +206,9 @@ export function prepareConsumerMethods(db: Database.Database): ThreadMethods<Con
       const consumer = getId(name)
       const isFree = (key: SessionKey) => findFree.get({ ...key, consumer, leaseId, nowMs }) !== undefined
       const leased = units.filter((unit) => unit.every(isFree)).flat()
-      for (const key of leased) lease.run({ ...key, consumer, leaseId, untilMs: nowMs + leaseMs })
-      return leased.map(({ tree }) => tree)
+      const untilMs = nowMs + leaseMs
+      for (const key of leased) lease.run({ ...key, consumer, leaseId, untilMs })
+      return { trees: leased.map(({ tree }) => tree), untilMs }
     },
     putIntoGroups(name, members) {
       const consumer = getId(name)
@@ -216,7 +218,7 @@ export function prepareConsumerMethods(db: Database.Database): ThreadMethods<Con
       const consumer = getId(name)
       return groups.reduce((count, hash) => count + discard.run({ consumer, group: hash, nowMs }).changes, 0)
     },
-    changeLease({ consumer: name, leaseId, sessionIds, to, leaseMs, nowMs }) {
+    changeLease({ consumer: name, leaseId, sessionIds, to, leaseMs, leasedUntilMs = null, nowMs }) {
       const consumer = getId(name)
       const trees = sessionIds
         ? sessionIds.map((sessionId) => treeOf.get(sessionId) ?? NO_TREE)
@@ -224,7 +226,9 @@ export function prepareConsumerMethods(db: Database.Database): ThreadMethods<Con
       const untilMs = to === 'extended' ? nowMs + leaseMs : nowMs
       const changed = trees.map((tree) => {
         const leased = { consumer, leaseId: leaseId as string, tree }
-        return to === 'acknowledged' ? acknowledge.get(leased) : move.get({ ...leased, untilMs })
+        return to === 'acknowledged'
+          ? acknowledge.get(leased)
+          : move.get({ ...leased, untilMs, leasedUntilMs })
       })
       return changed.filter((sessionId) => typeof sessionId === 'string')
     },

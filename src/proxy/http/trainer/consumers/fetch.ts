@@ -28,12 +28,12 @@ export class ConsumerFetch {
   readonly #parts: FetchParts
   readonly #lease: LeaseRequest
   readonly #body: Static<typeof FetchBody>
-  readonly #progress: FetchProgress = { leasedTrees: new Set(), incomplete: 0 }
+  readonly #progress: FetchProgress = { leasedUntilMs: new Map(), incomplete: 0 }
   /** The leased units that are neither in the response nor discarded yet. */
   #waiting: LeaseUnit[] = []
   readonly #discarded = { stale: 0, unversioned: 0 }
-  /** The sessions that are in the response. */
-  readonly #returned: string[] = []
+  /** The units that are in the response. */
+  readonly #returned: LeaseUnit[] = []
   #units = 0
 
   constructor(parts: FetchParts, lease: LeaseRequest, body: Static<typeof FetchBody>) {
@@ -107,7 +107,7 @@ export class ConsumerFetch {
   async #read(unit: LeaseUnit): Promise<UnitTrajectories | undefined> {
     const sessions = await this.#readAll(unit)
     if (sessions === undefined) {
-      await this.#change('released', getSessionIds(unit))
+      await this.#releaseUnits([unit])
       return undefined
     }
     const reason = judgeStaleness(sessions, this.#body.min_weight_version)
@@ -117,7 +117,7 @@ export class ConsumerFetch {
       return undefined
     }
     this.#units += 1
-    this.#returned.push(...getSessionIds(unit))
+    this.#returned.push(unit)
     for (const { session } of unit)
       this.#parts.consumers.lateRewards.recordDelivery(session.sessionId, session.reward)
     return sessions
@@ -138,13 +138,31 @@ export class ConsumerFetch {
   }
 
   #release(): Promise<void> {
-    return this.#change('released', [...this.#returned, ...this.#waiting.flatMap(getSessionIds)])
+    return this.#releaseUnits([...this.#returned, ...this.#waiting])
   }
 
-  async #change(to: LeaseChange['to'], sessionIds: readonly string[]): Promise<void> {
+  /**
+   * Releases sessions, unless their lease was renewed since: the client has repeated the fetch, whose response it
+   * received, before this connection was found dead.
+   */
+  async #releaseUnits(units: readonly LeaseUnit[]): Promise<void> {
+    const byEnd = Map.groupBy(units.flat(), ({ key }) => this.#progress.leasedUntilMs.get(key.tree)!)
+    for (const [leasedUntilMs, sessions] of byEnd) {
+      const sessionIds = getSessionIds(sessions)
+      await this.#change('released', sessionIds, { leasedUntilMs })
+    }
+  }
+
+  async #change(
+    to: LeaseChange['to'],
+    sessionIds: readonly string[],
+    options: Pick<LeaseChange, 'leasedUntilMs'> = {},
+  ): Promise<void> {
     const { consumer, leaseId } = this.#lease
-    if (sessionIds.length === 0) return
-    await this.#parts.consumers.change({ consumer: consumer.name, leaseId, sessionIds, to, leaseMs: 0 })
+    await this.#parts.consumers.change({
+      ...{ consumer: consumer.name, leaseId, sessionIds, to, leaseMs: 0 },
+      ...options,
+    })
   }
 }
 

@@ -46,7 +46,7 @@ async function start(selection: Partial<typeof SELECTION> = {}) {
   const consumers = new Consumers(store, new Activity())
   const { consumer } = await consumers.create(createConsumer({ selection: { ...SELECTION, ...selection } }))
   let leases = 0
-  const progress = { leasedTrees: new Set<number>(), incomplete: 0 }
+  const progress = { leasedUntilMs: new Map<number, number>(), incomplete: 0 }
   const take = async (limit = 10) => {
     counts.sessions = 0
     leases += 1
