@@ -305,6 +305,22 @@ CREATE INDEX rollouts_by_owner ON llm_proxy.rollouts (owner);
 
 const CONTINUE_RESPONSES = 'ALTER TABLE llm_proxy.sessions ADD COLUMN continue_responses bigint'
 
+/**
+ * The view with texts that jsonb rejects replaced: JSON may have U+0000 and lone surrogates, which JavaScript writes as
+ * escapes.
+ */
+const UNICODE_ESCAPES = `
+CREATE OR REPLACE VIEW llm_proxy.session_list AS
+  SELECT session_id, status, to_timestamp(created_at_ms / 1000.0) AS created_at,
+    to_timestamp(updated_at_ms / 1000.0) AS updated_at, to_timestamp(ended_at_ms / 1000.0) AS ended_at,
+    ${toJsonb('metadata')} AS metadata, reward, ${toJsonb('reward_components')} AS reward_components, turn_count,
+    failed_turns, inexact_turns, sampled_tokens
+  FROM llm_proxy.sessions`
+
+function toJsonb(column: string): string {
+  return `regexp_replace(${column}, '\\\\u(0000|d[89a-f][0-9a-f]{2})', '\\\\ufffd', 'g')::jsonb`
+}
+
 export interface Migration {
   readonly sql: string
   /**
@@ -332,6 +348,7 @@ export const MIGRATIONS: readonly Migration[] = [
   { sql: GROUPS, adds: true },
   { sql: ROLLOUTS, adds: true },
   { sql: CONTINUE_RESPONSES, adds: true },
+  { sql: UNICODE_ESCAPES, adds: true },
 ]
 
 export const SCHEMA_VERSION = MIGRATIONS.length
