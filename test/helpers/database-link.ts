@@ -1,4 +1,4 @@
-/** A TCP link to a database server. It can be cut, and can pause the server's responses. */
+/** A TCP link to a database server. It can be cut, lose connections, and pause the server's responses. */
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
@@ -48,6 +48,13 @@ export class DatabaseLink {
 
   cut(): void {
     for (const client of this.#clients) client.destroy()
+  }
+
+  /**
+   * Loses the open connections without a packet, as the power loss of a host or a firewall does. New ones are forwarded.
+   */
+  lose(): void {
+    for (const socket of [...this.#clients, ...this.#upstreams]) socket.removeAllListeners('data').resume()
   }
 
   close(): void {

@@ -258,6 +258,27 @@ t.test("the nodes' secret is rotated while they forward, and nothing fails", { s
   t.equal(single.status, 401, 'which requires an admin key')
 })
 
+t.test('a session that another node has removed is created again at its owner', { skip }, async (t) => {
+  const { owner, other, open, server, db } = await pair
+  const key = await open('idle')
+  await server.query(
+    `UPDATE llm_proxy.sessions SET ttl_ms = 1000, updated_at_ms = updated_at_ms - 60000, version = version + 1
+     WHERE session_id = 'idle'`,
+    new URL(db).pathname.slice(1),
+  )
+  const headers = { authorization: `Bearer ${ADMIN}`, 'content-type': 'application/json' }
+  const swept = await fetch(`${other.url}/admin/sweep`, { method: 'POST', headers, body: '{"at_most":10}' })
+  t.match(await swept.json(), { deleted: 1 })
+  t.match(
+    await sendRequest(owner, 'idle', 'again', key),
+    { status: 503, text: /session_moved/ },
+    'to be retried',
+  )
+  t.match(await sendRequest(owner, 'idle', 'again', key), { status: 200, text: /answer to again/ })
+  const session = await fetch(`${owner.url}/sessions/idle`, { headers })
+  t.match(await session.json(), { turn_count: 1 })
+})
+
 t.test('a page of one node may change a session of another one', { skip }, async (t) => {
   const { other, open } = await pair
   await open('page')

@@ -6,6 +6,7 @@ import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { connect as connectNode } from '../../src/proxy/store/postgres/connection.ts'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
+import { ReaderPool } from '../../src/proxy/store/postgres/reader-pool.ts'
 import {
   anOutcome,
   aTurn,
@@ -177,6 +178,62 @@ if (noPostgres !== false) {
     await t.resolves(store.getSession('s'), 'a read')
     await t.resolves(store.shared!.readOwner('s'), 'a lookup of the owner')
     await t.resolves(record(store, 's', 't1', 1), 'a write')
+  })
+
+  t.test('a connection that was lost without a packet is replaced', async (t) => {
+    const link = new DatabaseLink(server.port)
+    const port = await link.open()
+    const name = new URL(await server.newDatabase()).pathname.slice(1)
+    const store = await openPostgresStore({ url: server.url(name, port), durability: 'power' })
+    const readers = new ReaderPool(() => connectNode(server.url(name, port), { timeoutMs: 1_000 }), 1)
+    t.teardown(async () => {
+      await Promise.all([store.close(), readers.close()])
+      link.close()
+    })
+    await store.createSession(createSession('s'))
+    await readers.run((client) => client.query('SELECT 1'))
+    link.lose()
+    const read = readers.run((client) => client.query('SELECT 1'))
+    await t.resolves(record(store, 's', 't0', 0), 'the group is sent again')
+    await t.resolves(read, 'a read is repeated')
+    await t.resolves(record(store, 's', 't1', 1))
+    t.match(await store.getSession('s'), { turnCount: 2, openTurns: 0 }, 'each is recorded once')
+  })
+
+  t.test('a session that is used while another node removes it remains', async (t) => {
+    const url = await server.newDatabase()
+    const [one, other] = [await open(t, url), await open(t, url)]
+    const expired = createSession('s', { createdAtMs: Date.now() - 60_000, ttlMs: 1_000, isOwn: true })
+    const { epoch } = await one.createSession(expired)
+    await other.createSession({ ...expired, sessionId: 'unused' })
+    const locker = await connect(t, url)
+    const countWaiting = async () => {
+      const sql = "SELECT count(*)::int AS count FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+      return (await server.query(sql, new URL(url).pathname.slice(1)))[0]!.count
+    }
+    await locker.query('BEGIN; SELECT FROM llm_proxy.sessions FOR UPDATE')
+    const opened = one.openTurn(aTurn('t', { sessionId: 's', index: 0, epoch, startedAtMs: Date.now() }))
+    await until(async () => (await countWaiting()) === 1)
+    const swept = other.sweep(Date.now())
+    await until(async () => (await countWaiting()) === 2)
+    await locker.query('COMMIT')
+    await opened
+    t.strictSame(await swept, ['unused'])
+    await one.closeTurn({ ...anOutcome('t', { sessionId: 's' }), epoch })
+    t.match(await other.getSession('s'), { turnCount: 1 })
+  })
+
+  t.test('the view of sessions shows metadata with characters that jsonb rejects', async (t) => {
+    const url = await server.newDatabase()
+    const store = await open(t, url)
+    const metadata = { nul: 'a\u0000b', half: 'a\ud800b', plain: 'a\\u0000 é 😀' }
+    await store.createSession(createSession('s', { metadata }))
+    t.strictSame((await store.getSession('s'))!.metadata, metadata)
+    const rows = await server.query(
+      'SELECT metadata FROM llm_proxy.session_list',
+      new URL(url).pathname.slice(1),
+    )
+    t.match(rows, [{ metadata: { nul: 'a\ufffdb', half: 'a\ufffdb' } }])
   })
 
   t.test('the loss of one connection does not end the lease of a node that runs', async (t) => {

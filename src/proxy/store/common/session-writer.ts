@@ -77,6 +77,16 @@ export abstract class SessionWriter<R extends SessionRow = SessionRow> implement
     return true
   }
 
+  /**
+   * Deletes the session if it has still expired, and no turn is in flight: it may have changed since it was selected.
+   * @returns whether it was deleted
+   */
+  deleteExpired(sessionId: string, nowMs: number): boolean {
+    const row = this.find(sessionId)
+    const hasExpired = row !== undefined && row.ttl_ms !== null && row.updated_at_ms + row.ttl_ms <= nowMs
+    return hasExpired && row.open_turns === 0 && this.delete(sessionId)
+  }
+
   #change(sessionId: string, getChange: (row: R) => Partial<SessionRow>): SessionRecord | undefined {
     const row = this.find(sessionId)
     return row && toRecord(this.update(row, getChange(row)))

@@ -3,11 +3,20 @@
  * serves other sessions. The command of the turn follows the batches, refers to what they have stored, and stores the
  * rest.
  */
+
+import type { TurnDetails } from '../port/turn-store.ts'
 import type { ThreadCommand } from './calls.ts'
-import type { TextBatch, TextListMessage, TextListName, TextListNode, TurnMessage } from './turn-message.ts'
+import type {
+  OutcomeMessage,
+  TextBatch,
+  TextListMessage,
+  TextListName,
+  TextListNode,
+  TurnMessage,
+} from './turn-message.ts'
 import type { WriteMethods } from './write-methods.ts'
 
-/** The unit of work is one text, or this many characters of text; each takes about 12 µs. */
+/** The unit of work is one text, or this many characters of text or bytes of data; each takes about 12 µs. */
 const CHARS_PER_WORK = 4096
 /** The work above which a list is stored in batches, and at which a batch ends. */
 const MAX_BATCH_WORK = 2048
@@ -77,12 +86,39 @@ export function splitCommand(call: ThreadCommand<WriteMethods>): ThreadCommand<W
   return [...before, { ...call, args: [{ ...turn, ...lists }, ...others] }]
 }
 
-/** Returns the work of a command's new texts; token ids and logprobs cost little in comparison. */
-export function getWork(call: ThreadCommand<WriteMethods>): number {
-  if (call.method === 'putTextBatch') return (call.args[0] as TextBatch).work
-  if (!carriesTexts(call)) return 1
-  const { messages, prompt } = call.args[0] as TurnMessage
+/**
+ * Returns the work of a command. Token data counts, because a response may have 100 MiB of it, and PostgreSQL's driver
+ * writes those of a group as one string.
+ */
+export function getWork({ method, args }: ThreadCommand<WriteMethods>): number {
+  switch (method) {
+    case 'putTextBatch':
+      return (args[0] as TextBatch).work
+    case 'openTurn':
+      return computeRequestWork(args[0] as TurnMessage)
+    case 'recordTurn':
+      return computeRequestWork(args[0] as TurnMessage) + computeOutcomeWork(args[1] as OutcomeMessage)
+    case 'closeTurn':
+      return 1 + computeOutcomeWork(args[0] as OutcomeMessage)
+    case 'addDetails':
+      return 1 + (args[1] as TurnDetails[]).reduce((work, { details }) => work + computeDataWork(details), 0)
+    default:
+      return 1
+  }
+}
+
+function computeRequestWork({ messages, prompt }: TurnMessage): number {
   return computeTextWork(messages.texts) + computeTextWork(prompt.texts)
+}
+
+function computeOutcomeWork(outcome: OutcomeMessage): number {
+  const { prompt, completionTokenIds, completionLogprobs, details = [] } = outcome
+  const packed = [prompt?.rest, completionTokenIds, completionLogprobs].map((body) => ({ body }))
+  return computeDataWork([...packed, ...details])
+}
+
+function computeDataWork(data: readonly { body: { byteLength: number } | undefined }[]): number {
+  return data.reduce((bytes, { body }) => bytes + (body?.byteLength ?? 0), 0) / CHARS_PER_WORK
 }
 
 function carriesTexts({ method }: ThreadCommand<WriteMethods>): boolean {

@@ -19,6 +19,8 @@ type PortWriteName =
 /** The changes of one session. */
 export interface SessionWriteMethods extends ThreadMethods<Pick<TurnStore, PortWriteName>> {
   createSession(session: NewSessionRow): SessionCreation
+  /** Deletes a session that a sweep has selected, if it has still expired. @returns whether it was deleted */
+  deleteExpired(sessionId: string, nowMs: number): boolean
   openTurn(turn: TurnMessage): RequestReply
   /** Stores a batch of the texts of a turn that is opened after it. */
   putTextBatch(batch: TextBatch): void
@@ -82,6 +84,10 @@ export function createSessionWriteMethods(
     deleteSession: (sessionId, epoch) => {
       prepareChange(sessionId, epoch)
       return sessions.delete(sessionId)
+    },
+    deleteExpired: (sessionId, nowMs) => {
+      prepareChange(sessionId, undefined)
+      return sessions.deleteExpired(sessionId, nowMs)
     },
     openTurn: (turn) => turns.open(turn),
     putTextBatch: (batch) => turns.putTextBatch(batch),

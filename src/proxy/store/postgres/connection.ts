@@ -1,4 +1,5 @@
 /** Connections to the database, and the classification of their errors. */
+import type { Socket } from 'node:net'
 import pg from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import { withoutPassword } from '../port/database-name.ts'
@@ -101,20 +102,72 @@ export async function connect(url: string, options: ConnectOptions = {}): Promis
   }
 }
 
-/** Rejects a read-only server, as libpq does for `target_session_attrs=read-write`. */
-async function checkWritable(client: pg.Client): Promise<void> {
-  const { rows } = await client.query<{ is_standby: boolean; read_only: string }>(
-    "SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') AS read_only",
+/** The server process of a connection. A later process may have the same pid. */
+export interface ServerProcess {
+  readonly pid: number
+  /** Seconds since the epoch, as the server writes them. */
+  readonly started_s: string
+}
+
+/** The server processes of connections that were opened for writing. */
+const serverProcesses = new WeakMap<pg.Client, ServerProcess>()
+
+/** Returns the server process of a connection that was opened for writing. */
+export function getServerProcess(client: pg.Client): ServerProcess {
+  return serverProcesses.get(client)!
+}
+
+/** Returns whether a server process of this user executes a statement. @param client any other connection */
+export async function isExecuting(client: pg.Client, { pid, started_s }: ServerProcess): Promise<boolean> {
+  const { rowCount } = await client.query(
+    `SELECT 1 FROM pg_stat_activity
+     WHERE pid = $1 AND extract(epoch FROM backend_start)::text = $2 AND state = 'active'`,
+    [pid, started_s],
   )
-  const { is_standby: isStandby, read_only: readOnly } = rows[0]!
+  return rowCount === 1
+}
+
+/** Closes a connection at once. Its running query fails with a connection loss (see {@link isConnectionLoss}). */
+export function destroyConnection(client: pg.Client): void {
+  const { connection } = client as unknown as { connection: { stream: Socket } }
+  connection.stream.destroy()
+}
+
+/**
+ * Rejects a read-only server, as libpq does for `target_session_attrs=read-write`, and records the connection's {@link
+ * ServerProcess}.
+ */
+async function checkWritable(client: pg.Client): Promise<void> {
+  const { rows } = await client.query<{ is_standby: boolean; read_only: string } & ServerProcess>(
+    `SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') AS read_only, pid,
+       extract(epoch FROM backend_start)::text AS started_s
+     FROM pg_stat_activity WHERE pid = pg_backend_pid()`,
+  )
+  const { is_standby: isStandby, read_only: readOnly, ...serverProcess } = rows[0]!
+  serverProcesses.set(client, serverProcess)
   if (!isStandby && readOnly !== 'on') return
   const reason = isStandby ? 'it is a standby' : 'default_transaction_read_only is on'
   throw Object.assign(new Error(`the server rejects writes: ${reason}`), { code: READ_ONLY })
 }
 
+/**
+ * Returns whether an error was thrown by the program itself, such as the RangeError of the driver for parameters that
+ * are longer than the longest string. A repetition would fail again.
+ */
+export function isProgramError(error: unknown): boolean {
+  const { code } = error as { code?: unknown }
+  return (
+    error instanceof RangeError ||
+    error instanceof TypeError ||
+    error instanceof SyntaxError ||
+    code === 'ERR_STRING_TOO_LONG' ||
+    code === 'ERR_ASSERTION'
+  )
+}
+
 /** Returns whether the connection is lost, so that the outcome of the last statement is unknown. */
 export function isConnectionLoss(error: unknown): boolean {
-  if (error instanceof ProxyError) return false
+  if (error instanceof ProxyError || isProgramError(error)) return false
   const code = (error as { code?: unknown }).code
   // The driver's own errors ("Connection terminated unexpectedly") have no code.
   return typeof code !== 'string' || ENDED.test(code) || !SQLSTATE.test(code)

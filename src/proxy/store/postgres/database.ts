@@ -14,6 +14,12 @@ import type { DatabaseReconnector } from './writer-connection.ts'
 /** Maximum number of connections for reads. */
 const READERS = 4
 
+/**
+ * The time limit of a query of the reader, after which it is repeated once on another connection: nothing else reveals
+ * a connection that ended without a packet. The longest queries, of millions of sessions, take seconds.
+ */
+const READ_TIMEOUT_MS = 60_000
+
 const RETRY_MS = 250
 
 /**
@@ -50,7 +56,7 @@ export async function openForWriting(options: {
 
 /** Opens the reader, after it has checked the schema. @throws ProxyError `start_failed` */
 export async function openForReading(url: string, cacheBytes: number) {
-  const reader = createReader(() => connect(url), cacheBytes, READERS)
+  const reader = createReader(() => connect(url, { timeoutMs: READ_TIMEOUT_MS }), cacheBytes, READERS)
   return explain(url, async () => {
     const client = await connect(url)
     try {

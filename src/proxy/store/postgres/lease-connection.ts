@@ -5,7 +5,7 @@
  */
 import type { Client } from 'pg'
 import type { LeaseRenewal } from '../port/node-coordination.ts'
-import { isConnectionLoss } from './connection.ts'
+import { isConnectionLoss, isExecuting, type ServerProcess } from './connection.ts'
 import { findOwner, freeSomeSessions, type Heartbeat, lockLease, renewLease, setControl } from './lease.ts'
 import { claimRollout, findRollout, releaseRollout } from './rollouts.ts'
 
@@ -41,6 +41,11 @@ export class LeaseConnection {
     for (let count = 1; count > 0; freed += count)
       count = await this.#enqueue((client) => freeSomeSessions(client, over))
     return { ...renewed, freed }
+  }
+
+  /** Returns whether a server process of another connection executes a statement. */
+  isExecuting(serverProcess: ServerProcess): Promise<boolean> {
+    return this.#enqueue((client) => isExecuting(client, serverProcess))
   }
 
   async hasEnded(lease: number): Promise<boolean> {

@@ -5,7 +5,13 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import { isConnectionLoss } from './connection.ts'
+import {
+  destroyConnection,
+  getServerProcess,
+  isConnectionLoss,
+  isProgramError,
+  type ServerProcess,
+} from './connection.ts'
 import type { GroupResult, GroupStatement } from './group-statement.ts'
 import { acquireLease, endLeases, type NodeLease } from './lease.ts'
 
@@ -15,6 +21,12 @@ export type DatabaseReconnector = (patienceMs: number, lease: NodeLease) => Prom
 /** The time limit of a command that has changed nothing and waits for the database. */
 export const PATIENCE_MS = 10_000
 
+/**
+ * How often a group is sent. A group that ends this many connections, each of which worked before, would end all of
+ * them: the server closes the connection after a message of more than 1 GiB.
+ */
+const MAX_SENDS = 5
+
 const COMMITS_LOST =
   'the database has lost acknowledged commits, as after a fail-over to a standby that lagged: restart llm-proxy'
 
@@ -22,6 +34,13 @@ const COMMITS_LOST =
 export interface GroupIdentity {
   readonly lease: { readonly id: number; readonly epoch: number }
   readonly group: number
+}
+
+/** The failure of a group whose statement the server does not accept, although it serves other connections. */
+export class GroupRejectedError extends Error {
+  constructor(cause: unknown) {
+    super(`the database ended each connection that sent it: ${(cause as Error).message}`, { cause })
+  }
 }
 
 export class WriterConnection {
@@ -59,6 +78,16 @@ export class WriterConnection {
     return this.#lost
   }
 
+  /** The server process of the current connection. */
+  get serverProcess(): ServerProcess {
+    return getServerProcess(this.#client)
+  }
+
+  /** Closes the connection to a server process if it is the current one. Running queries are repeated on another one. */
+  destroyConnectionTo(serverProcess: ServerProcess): void {
+    if (this.serverProcess === serverProcess) destroyConnection(this.#client)
+  }
+
   /** Runs queries that change nothing or are idempotent. Reconnects and repeats them if the connection is lost. */
   async run<T>(query: (client: Client) => Promise<T>): Promise<T> {
     while (true) {
@@ -77,10 +106,11 @@ export class WriterConnection {
    * Commits a group. If the connection is lost, the outcome is unknown: the method waits for the database without a
    * time limit, because no command may receive a reply before the outcome is determined.
    * @param build builds the statement
+   * @throws the error of the server, or of the last attempt, if nothing was committed
    */
   async commitGroup(build: (number: GroupIdentity) => GroupStatement): Promise<GroupResult> {
     const group = this.#group + 1
-    while (true) {
+    for (let sends = 1; ; sends += 1) {
       const { id } = this.#lease
       try {
         const statement = build({ lease: { id, epoch: this.#epoch }, group })
@@ -89,12 +119,14 @@ export class WriterConnection {
         if (result.committed === 1) this.#group = group
         return result
       } catch (error) {
-        if (!isConnectionLoss(error)) throw error
+        if (!isConnectionLoss(error) && !isProgramError(error)) throw error
         const last = await this.#resume(Number.POSITIVE_INFINITY)
         const isRenewed = this.#lease.id !== id
         if (!isRenewed && last !== group && last !== this.#group) throw this.#lose()
         if (!isRenewed && last === group) this.#group = group
         if (isRenewed || last === group) return { committed: last === group ? 1 : 0, sessions: [], blobs: [] }
+        if (isProgramError(error)) throw error
+        if (sends === MAX_SENDS) throw new GroupRejectedError(error)
       }
     }
   }

@@ -81,6 +81,8 @@ export class WriterLoop {
   #mustPurge = true
   /** The time at which the running group or command started. */
   #busySinceMs: number | undefined
+  /** The running check of a connection whose statement takes long. */
+  #checking: Promise<void> | undefined
   #idleTimer: NodeJS.Timeout | undefined
   readonly #timeoutTimer: NodeJS.Timeout
 
@@ -201,6 +203,9 @@ export class WriterLoop {
   /** Rejects all waiting commands if the running group or command has not ended within {@link PATIENCE_MS}. */
   #rejectIfBlocked(): void {
     if (this.#busySinceMs === undefined || performance.now() - this.#busySinceMs < PATIENCE_MS) return
+    this.#checking ??= this.#closeDeadConnection().finally(() => {
+      this.#checking = undefined
+    })
     const rejected = this.#inbox.splice(0)
     while (this.#waiting.size > 0) rejected.push(...this.#waiting.takeGroup())
     if (rejected.length === 0) return
@@ -208,13 +213,25 @@ export class WriterLoop {
     this.#port.reply(this.#writer.reject(rejected, new ProxyError('store_failed', message)))
   }
 
+  /**
+   * Closes the connection if the server executes nothing for it. A host that lost its power, or a firewall that forgot
+   * the connection, ends it without a packet, and TCP notices only after a quarter of an hour.
+   */
+  async #closeDeadConnection(): Promise<void> {
+    const { serverProcess } = this.#writer
+    const isExecuting = await this.#leaseConnection.isExecuting(serverProcess).catch(() => true)
+    if (!isExecuting) this.#writer.destroyConnectionTo(serverProcess)
+  }
+
   /** Removes rows in small steps, between which commands are served. */
   #purgeSoon(): void {
     if (!this.#mustPurge) return
     this.#idleTimer = setTimeout(async () => {
       this.#isRunning = true
+      this.#busySinceMs = performance.now()
       // A failed step loses nothing, and is retried.
       this.#mustPurge = await this.#writer.purge().catch(() => true)
+      this.#busySinceMs = undefined
       await this.#run()
     }, IDLE_MS)
   }

@@ -64,7 +64,8 @@ export class WriterSessions extends SessionWriter<WriterSessionRow> {
 
   checkEpoch(sessionId: string, epoch: number): void {
     const row = this.find(sessionId)
-    if (row === undefined || (row.epoch === epoch && row.owner === this.#lease)) return
+    // Only a sweep of another node deletes a session without its owner.
+    if (row?.epoch === epoch && row.owner === this.#lease) return
     throw createSessionMovedError(sessionId)
   }
 

@@ -31,7 +31,7 @@ import {
   type WriteMethods,
 } from '../common/write-methods.ts'
 import type { SessionOwnership } from '../port/node-coordination.ts'
-import { bindQueries } from './connection.ts'
+import { bindQueries, isProgramError, type ServerProcess } from './connection.ts'
 import { consumerWrites } from './consumers.ts'
 import { GroupStatement } from './group-statement.ts'
 import { importWrites } from './imports.ts'
@@ -39,7 +39,7 @@ import { claimSession, freeSessions, type NodeLease } from './lease.ts'
 import { loadMissingRows } from './missing-rows.ts'
 import { purgeRows } from './purge.ts'
 import { IS_EXPIRED } from './select-sessions.ts'
-import { type DatabaseReconnector, WriterConnection } from './writer-connection.ts'
+import { type DatabaseReconnector, GroupRejectedError, WriterConnection } from './writer-connection.ts'
 import { WriterTables } from './writer-tables.ts'
 
 /** The size of the probe table, which exceeds that of most turns. */
@@ -114,6 +114,16 @@ export class Writer {
     return this.#connection.lease.id
   }
 
+  /** See {@link WriterConnection.serverProcess}. */
+  get serverProcess(): ServerProcess {
+    return this.#connection.serverProcess
+  }
+
+  /** See {@link WriterConnection.destroyConnectionTo}. */
+  destroyConnectionTo(serverProcess: ServerProcess): void {
+    this.#connection.destroyConnectionTo(serverProcess)
+  }
+
   /** The reason why this writer can never write again; undefined: it can. */
   get lost(): ProxyError | undefined {
     return this.#connection.lost
@@ -126,7 +136,7 @@ export class Writer {
       this.#unopened.recordOutcomes(commands, replies)
       return replies
     } catch (error) {
-      if (commands.length === 1 || !isRejectedRow(error)) return this.reject(commands, error)
+      if (commands.length === 1 || !concernsOneCommand(error)) return this.reject(commands, error)
       const alone: ThreadReply[] = []
       for (const command of commands) alone.push(...(await this.commit([command])))
       return alone
@@ -183,11 +193,13 @@ export class Writer {
     )
     const expired = rows.map(({ session_id: id }) => id)
     const deletions = expired.map((sessionId, id): ThreadCommand<WriteMethods> => {
-      return { id, method: 'deleteSession', args: [sessionId] }
+      return { id, method: 'deleteExpired', args: [sessionId, nowMs] }
     })
-    const failed = (await this.commit(deletions)).find((reply) => 'error' in reply)
+    const replies = await this.commit(deletions)
+    const failed = replies.find((reply) => 'error' in reply)
     if (failed !== undefined && 'error' in failed) throw fromWireError(failed.error)
-    return expired
+    // Another node may have used a session since it was selected.
+    return expired.filter((_, id) => (replies[id] as { value: boolean }).value)
   }
 
   /** Removes some rows of deleted or reset sessions. @returns whether there may be more */
@@ -302,6 +314,11 @@ function applyWithSavepoint(
 /** Returns whether a unique index already contains the key. */
 function isDuplicateKey(error: unknown): boolean {
   return (error as { code?: unknown }).code === '23505'
+}
+
+/** Returns whether the failure of a group may be that of one command, so that the others succeed without it. */
+function concernsOneCommand(error: unknown): boolean {
+  return isRejectedRow(error) || isProgramError(error) || error instanceof GroupRejectedError
 }
 
 /** Returns whether PostgreSQL rejected a row (classes 22 and 23): usually a second turn with the same id. */

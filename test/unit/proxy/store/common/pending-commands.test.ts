@@ -3,7 +3,7 @@ import type { ThreadCommand } from '../../../../../src/proxy/store/common/calls.
 import { PendingCommands } from '../../../../../src/proxy/store/common/pending-commands.ts'
 import { TurnSender } from '../../../../../src/proxy/store/common/turn-sender.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/common/write-methods.ts'
-import { aTurn } from '../../../../conformance/turn-store.ts'
+import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
 
 type Command = ThreadCommand<WriteMethods>
 
@@ -64,6 +64,16 @@ t.test(
     t.equal(pending.size, 0)
   },
 )
+
+t.test('token data counts as work, so that a group has at most one large response', async (t) => {
+  const createClosing = (turnId: string, mebibytes: number): Command => {
+    const details = [{ kind: 'routed_experts', body: new Uint8Array(mebibytes * 1024 * 1024) }]
+    const { promptTokenIds: _, ...outcome } = anOutcome(turnId, { sessionId: turnId })
+    return { id: 1, method: 'closeTurn', args: [{ ...outcome, prompt: null, details }] }
+  }
+  const pending = enqueue(createClosing('a', 10), createClosing('b', 10), createClosing('c', 0))
+  t.strictSame(getGroups(pending), [['c closeTurn', 'a closeTurn'], ['b closeTurn']])
+})
 
 t.test('an operation with its own group waits for one group at most', async (t) => {
   const isAlone = ({ method }: Command) => method === 'deleteSession'
