@@ -33,7 +33,7 @@ if (sglang !== undefined) {
   const folder = mkdtempSync(join(tmpdir(), 'sglang-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   const engine = createSglangProcess(sglang, folder, await freePort())
-  t.teardown(() => engine.kill())
+  t.teardown(() => engine.end(t))
   await engine.start()
   t.comment(`seed ${SEED}: repeat with PROPERTY_SEED=${SEED}`)
   const { base, other } = sglang.models

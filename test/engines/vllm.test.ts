@@ -42,7 +42,7 @@ if (vllm !== undefined) {
   const folder = mkdtempSync(join(tmpdir(), 'vllm-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   const engine = createVllmProcess(vllm, folder, await freePort())
-  t.teardown(() => engine.kill())
+  t.teardown(() => engine.end(t))
   await engine.start()
   t.comment(`seed ${SEED}: repeat with PROPERTY_SEED=${SEED}`)
   const served = { url: engine.url, model: vllm.models.base, contextLength: CONTEXT_LENGTH }

@@ -107,7 +107,7 @@ t.test('a socket that is cut and reconnects within the grace time costs the agen
   })
   t.equal(error, undefined)
   t.equal(text, countedText(CHUNKS), 'no chunk is lost or duplicated')
-  t.ok(forwarder.acceptedAtMs.length >= 3, 'the connection was cut more than once')
+  t.ok(forwarder.accepted >= 3, 'the connection was cut more than once')
   t.match(await getTurns(proxy, 's'), [
     { status: 'completed', completion_token_ids: Array.from({ length: CHUNKS }, (_, i) => i) },
   ])

@@ -2,11 +2,14 @@
 import { createWriteStream, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Test } from 'tap'
 import { type PipedProcess, startChild, waitForExit } from '../../helpers/children.ts'
 import { CoreLog } from './core-log.ts'
 
 const START_MS = 400_000
 const POLL_MS = 250
+/** The end of the engine's output that is printed after a failure. */
+const PRINTED_CHARS = 20_000
 
 const CPU_ENVIRONMENT = {
   CUDA_VISIBLE_DEVICES: '',
@@ -83,6 +86,12 @@ export class EngineProcess {
         throw new Error(`${command} did not start: ${readFileSync(this.#output, 'utf8').slice(-4_000)}`)
       await sleep(POLL_MS)
     }
+  }
+
+  /** Kills the engine; if the test has failed, prints the end of the engine's output, which has tracebacks. */
+  async end(t: Pick<Test, 'passing' | 'comment'>): Promise<void> {
+    await this.kill()
+    if (!t.passing()) t.comment(readFileSync(this.#output, 'utf8').slice(-PRINTED_CHARS))
   }
 
   /** Kills the engine with all of its processes at once, as a crash does. */
