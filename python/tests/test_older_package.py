@@ -25,8 +25,11 @@ VERL_TESTS = ["tests/test_worker.py", "tests/test_agent_loop.py"]
 #: Both directions, and two earlier versions, are tested with FULL=1.
 IS_FULL = os.environ.get("FULL") == "1"
 only_full = pytest.mark.skipif(not IS_FULL, reason="runs with FULL=1")
-#: It compares the text of an error, which differs between versions.
-DESELECTED = "not test_an_agent_that_makes_no_call_gives_a_row"
+#: It compares the text of a warning, which differs between versions. Earlier versions have it under its former name.
+DESELECTED = (
+    "not test_an_agent_that_makes_no_call_gives_a_row"
+    " and not test_an_agent_without_requests_results_in_a_masked_row"
+)
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
