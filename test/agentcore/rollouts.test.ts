@@ -158,8 +158,10 @@ async function main(): Promise<void> {
     const agentCore = await machine.startAgentCore(t, 's3')
     const runner = createRunner(t, transportOptions.s3)
     const run = (does: string) => runner.run(createAgentTask({ sample: { does, prompt: 'x' } }), NEVER)
-    t.match(await run('raise'), { status: 'failed', rewards: {}, error: 'boom' })
-    t.match(await run('html'), { status: 'error', rewards: {}, error: 'its result is not JSON: <html>' })
+    const [raised, invalid] = [await run('raise'), await run('html')]
+    t.match(raised, { status: 'failed', error: 'boom' })
+    t.match(invalid, { status: 'error', error: 'its result is not JSON: <html>' })
+    t.strictSame([raised.rewards, invalid.rewards], [{}, {}])
     t.match(
       await run('early'),
       { status: 'completed', rewards: { reward: 0.75 } },

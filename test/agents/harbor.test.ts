@@ -138,7 +138,8 @@ if (python === undefined) {
     const late = await createRunner({ agentImportPath: 'sdk_agent:SdkAgent' }).run(slow, NEVER)
     t.match(late, { status: 'timeout', error: /^AgentTimeoutError: / })
     const unknown = await createRunner({ agentImportPath: 'nowhere:Nobody' }).run(slow, NEVER)
-    t.match(unknown, { status: 'error', rewards: {}, error: /nowhere/ })
+    t.match(unknown, { status: 'error', error: /nowhere/ })
+    t.strictSame(unknown.rewards, {})
     await t.rejects(createRunner({ harborCommand: 'no-such-harbor' }).prepare(NEVER), {
       code: 'config_invalid',
       message: /Harbor cannot be run .*not found.*pip install harbor/,

@@ -235,11 +235,11 @@ function sessionTests(test: StoreTest): void {
     t.strictSame((await store.listSessions({ limit: 1 })).sessions[0]!.marks, all)
     await store.setReward('s', { reward: 1, components: {} }, 40)
     await store.changeMarks('s', { labels: [], turns: { 2: { labels: [] } } }, 50)
-    t.match(await store.getSession('s'), { marks: { labels: [], note }, reward: { reward: 1 } })
+    t.match(await store.getSession('s'), { marks: { labels: { length: 0 }, note }, reward: { reward: 1 } })
     t.strictSame((await store.getSession('s'))!.marks.turns, { 10: { labels: ['b'], note: 'odd' } })
     const long = store.changeMarks('s', { note: 'x'.repeat(300_000), labels: ['c'] }, 60)
     await t.rejects(long, { code: 'invalid_request' })
-    t.match(await store.getSession('s'), { marks: { labels: [], note }, updatedAtMs: 50 })
+    t.match(await store.getSession('s'), { marks: { labels: { length: 0 }, note }, updatedAtMs: 50 })
     t.strictSame((await store.resetSession('s', 70))!.marks, { labels: [], note: null, turns: {} })
   })
 

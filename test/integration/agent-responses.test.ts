@@ -304,7 +304,7 @@ t.test('a Codex conversation with custom tools, shell, namespaces and reasoning 
     ])
   const { items, last } = await sendCodexTurn(api, CODEX_INPUT)
   t.match(items, [
-    { type: 'reasoning', summary: [], encrypted_content: String },
+    { type: 'reasoning', summary: { length: 0 }, encrypted_content: String },
     { type: 'message', content: [{ type: 'output_text', text: 'I patch it.' }] },
     { type: 'custom_tool_call', call_id: PROXY_CALL_ID, name: 'apply_patch', input: patch },
     { type: 'local_shell_call', call_id: PROXY_CALL_ID, action: { type: 'exec', command: ['ls'] } },

@@ -63,7 +63,7 @@ t.test(
     const second = await fetchSessions(api, { limit: 2 })
     t.strictSame(second.ids, ['c'], 'the others are leased')
     t.strictSame((await fetchSessions(api)).ids, [])
-    t.match(await acknowledge(api, first.lease_id), { acknowledged: { length: 2 }, lost: [] })
+    t.match(await acknowledge(api, first.lease_id), { acknowledged: { length: 2 }, lost: { length: 0 } })
     const { body: released } = await api.call('POST', '/consumers/trainer/release', {
       lease_id: second.lease_id,
     })
@@ -123,7 +123,7 @@ t.test('a group that stays incomplete is discarded after its timeout, and counte
     ...{ group_timeout_s: 0, available: 0, leased: 2, acknowledged: 1, discarded: 1 },
   })
   await createSession(api, 'late', { metadata: { task: 'a' } })
-  t.match(await fetchSessions(api, { limit: 9 }), { ids: [], incomplete: 1 })
+  t.match(await fetchSessions(api, { limit: 9 }), { ids: { length: 0 }, incomplete: 1 })
 })
 
 t.test('a waiting fetch returns the next session that ends, or nothing after its timeout', async (t) => {

@@ -96,7 +96,8 @@ t.test('rewards are set for the session and for its agent roles', async (t) => {
       ['subagent:critic', -0.5],
     ],
   )
-  t.match(await proxy.post('/sessions/s/reward', { reward: 2 }), { reward: 2, reward_lines: {} })
+  const { reward, reward_lines } = await proxy.post('/sessions/s/reward', { reward: 2 })
+  t.strictSame([reward, reward_lines], [2, {}])
 })
 
 t.test('requests accept the present and the former names, and responses have both', async (t) => {

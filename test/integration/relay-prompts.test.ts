@@ -128,7 +128,7 @@ async function sendExtension(t: Test) {
   await worker.next('completion_ack')
   const response = readEvents(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
   const frame = await worker.next('completion_request')
-  t.match(frame, { prompt_base: firstId, prompt_shared: LONG.length, messages: [] })
+  t.match(frame, { prompt_base: firstId, prompt_shared: LONG.length, messages: { length: 0 } })
   t.equal(frame.prompt_token_ids, packTokenIds(LONGER.subarray(LONG.length)))
   return { url, hello, worker, id: frame.request_id, response }
 }

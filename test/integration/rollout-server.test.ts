@@ -260,7 +260,7 @@ t.test(
     t.match(await get(rig, '/health'), { status: 'ok', running: 1, waiting: 1 })
     const removed = await readJson(fetch(`${rig.url}/rollouts/first`, { method: 'DELETE' }))
     t.match(removed, { rollout_id: 'first', status: 'cancelled' })
-    t.match(await first, { status: 'cancelled', rows: [], error: { code: 'rollout_cancelled' } })
+    t.match(await first, { status: 'cancelled', rows: { length: 0 }, error: { code: 'rollout_cancelled' } })
     await until(() => rig.runningSamples.has('second'))
     rig.release()
     t.match(await second, { status: 'done' })

@@ -131,7 +131,8 @@ t.test('the sessions API', async (t) => {
       { index: 1, reward: null },
       { index: 2, reward: -0.25 },
     ])
-    t.match((await call('POST', '/sessions/s/reset')).body, { reward: null, reward_turns: {} })
+    const { reward, reward_turns } = (await call('POST', '/sessions/s/reset')).body
+    t.strictSame([reward, reward_turns], [null, {}])
     const early = await call('POST', '/sessions/s/reward', { reward: 1, turns: { 0: 1 } })
     t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'the reset removed the turns')
   })
@@ -152,7 +153,7 @@ t.test('the sessions API', async (t) => {
     t.match(marked, { status: 200, body: { session_id: 'a/b', ...shown } })
     t.same(findSchemaErrors(schemas.Session, marked.body), [])
     t.match((await call('PATCH', at, { note: 'ask Kim' })).body, { ...shown, note: 'ask Kim' })
-    const bare = { labels: [], note: null }
+    const bare = { labels: { length: 0 }, note: null }
     const full = (await call('GET', at)).body
     t.match(full, { labels: shown.labels, note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
     t.same(findSchemaErrors(schemas.SessionWithTurns, full), [])
@@ -164,7 +165,10 @@ t.test('the sessions API', async (t) => {
     t.same(findSchemaErrors(schemas.Trajectories, rows), [])
     const spans = rows.trajectories.flatMap((row: { turns: unknown[] }) => row.turns)
     t.match(rows.trajectories, [{ labels: shown.labels }])
-    t.match(spans, [{ labels: [] }, { labels: ['cheat'] }])
+    t.strictSame(
+      spans.map(({ labels }: { labels: string[] }) => labels),
+      [[], ['cheat']],
+    )
     const traces = (await call('GET', `${at}/traces`)).body
     t.match(traces, [{ metadata: bare }, { metadata: shown.marked_turns[1] }])
     t.match((await call('GET', `/traces/${traces[1].trace_id}`)).body.metadata, { labels: ['cheat'] })
@@ -172,7 +176,7 @@ t.test('the sessions API', async (t) => {
     t.match(atif.extra, { ...shown, note: 'ask Kim' })
     const trace = (await call('GET', `${at}/export?format=training_trace`)).body
     t.match(trace.turns, [
-      { node_id: first.turn_id, metadata: { labels: [] } },
+      { node_id: first.turn_id, metadata: { labels: { length: 0 } } },
       { metadata: { labels: ['cheat'] } },
     ])
     t.match((await call('GET', '/sessions?label=cheat&q=kim')).body.sessions, [{ session_id: 'a/b' }])
@@ -197,7 +201,8 @@ t.test('the sessions API', async (t) => {
       'the rejected request changed nothing',
     )
     t.match(await call('PATCH', '/sessions/none', { note: 'x' }), { status: 404 })
-    t.match((await call('POST', `${at}/reset`)).body, { labels: [], note: null, marked_turns: {} })
+    const { labels, note, marked_turns } = (await call('POST', `${at}/reset`)).body
+    t.strictSame({ labels, note, marked_turns }, { labels: [], note: null, marked_turns: {} })
   })
 
   t.test('an aborted session is not completed', async (t) => {

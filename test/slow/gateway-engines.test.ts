@@ -56,7 +56,7 @@ t.test('a proxy that awaits engines lets requests wait until one is registered',
   t.strictSame(findSchemaErrors(Worker, registered), [], 'no null where a client wants text')
   t.equal((await waiting).text, 'Hello there, agent!')
   t.strictSame(await getEngines(proxy, 's'), [engine.url])
-  t.match(await proxy.get('/health'), { notes: [], engines: [{ name: engine.url }] })
+  t.match(await proxy.get('/health'), { notes: { length: 0 }, engines: [{ name: engine.url }] })
 })
 
 t.test('the embedded fallback engine serves nothing once an engine is registered', async (t) => {

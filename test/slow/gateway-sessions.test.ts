@@ -118,8 +118,12 @@ t.test('the requests of a session are listed with their parents', async (t) => {
   t.strictSame(findSchemaErrors(SessionTraces, body), [])
   const [first, second, third, text] = body.traces
   t.match(first, {
-    request: { session_id: id, messages: [HI], prompt: null, prompt_token_ids: null, tools: [] },
-    response: { text: assistantMessage.content, content: assistantMessage.content, tool_calls: [] },
+    request: { session_id: id, messages: [HI], prompt: null, prompt_token_ids: null, tools: { length: 0 } },
+    response: {
+      text: assistantMessage.content,
+      content: assistantMessage.content,
+      tool_calls: { length: 0 },
+    },
     input: { routing_key: id, sampling_params: { max_tokens: 8 } },
     output: { weight_version: 17, routed_experts: null },
     lineage: { parent_request_id: null, root_request_id: first.request.request_id },
@@ -130,7 +134,7 @@ t.test('the requests of a session are listed with their parents', async (t) => {
     root_request_id: first.request.request_id,
   })
   t.match(third.lineage, { parent_request_id: null, root_request_id: third.request.request_id })
-  t.match(text.request, { messages: [], prompt: 'Once upon', prompt_token_ids: null })
+  t.match(text.request, { messages: { length: 0 }, prompt: 'Once upon', prompt_token_ids: null })
   t.match(text.response, { prompt_tokens: text.input.prompt_token_ids.length, completion_tokens: 4 })
 })
 

@@ -193,9 +193,9 @@ t.test('a turn without exact ids has no ids in its trace, and reports the reason
   const { call } = await startApiWith(t, [{ exact: false, inexactReason: 'no ids' }])
   t.match((await call('GET', '/sessions/s/traces')).body, [
     {
-      prompt_token_ids: [],
-      completion_token_ids: [],
-      logprobs: [],
+      prompt_token_ids: { length: 0 },
+      completion_token_ids: { length: 0 },
+      logprobs: { length: 0 },
       metadata: { exact: false, inexact_reason: 'no ids' },
     },
   ])

@@ -136,7 +136,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
       totals: { sessions: 1, turns: 3 },
     })
     t.match((await get('/sessions?reward_min=0&totals=true')).body, {
-      sessions: [],
+      sessions: { length: 0 },
       totals: { sessions: 0 },
     })
     t.match(await get('/sessions?sort=size'), { status: 400, body: { param: 'sort' } })

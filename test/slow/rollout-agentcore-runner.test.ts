@@ -6,6 +6,7 @@ import {
   AgentCoreRunner,
   type AgentCoreRunnerOptions,
 } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
+import type { AgentResult } from '../../src/rollout/runners/runner.ts'
 import { createAgentTask } from '../helpers/agent-task.ts'
 import {
   type Container,
@@ -112,7 +113,14 @@ t.test("the agent gets the row's payload, if there is one", async (t) => {
   t.notMatch(seen, { answer: '42' })
 })
 
-const outcome = (status: string, error: RegExp | string) => ({ status, rewards: {}, error })
+const outcome = (status: string, error: RegExp | string) => ({ status, error })
+
+/** Checks an attempt that failed, and has no rewards therefore. */
+function checkOutcome(t: Test, result: AgentResult, expected: object): void {
+  t.match(result, expected)
+  t.strictSame(result.rewards, {})
+}
+
 const OUTCOMES: [string, Container, object][] = [
   ['raises', createContainer({ error: 'boom' }), outcome('failed', 'boom')],
   [
@@ -137,7 +145,7 @@ const OUTCOMES: [string, Container, object][] = [
 for (const [what, container, expected] of OUTCOMES) {
   t.test(`an agent that ${what} is one clear outcome, and its session is stopped`, async (t) => {
     const rig = await startRig(t, container)
-    t.match(await rig.runner.run(createAgentTask(), NEVER), expected)
+    checkOutcome(t, await rig.runner.run(createAgentTask(), NEVER), expected)
     await rig.runner.close()
     t.strictSame(rig.front.stopped, rig.front.started)
     t.strictSame(listLedger(rig), [])
@@ -170,7 +178,7 @@ for (const [fault, error] of [
     async (t) => {
       const rig = await startRig(t, createContainer({}))
       rig.front.invokeFaults.push(...Array.from({ length: 8 }, () => fault))
-      t.match(await rig.runner.run(createAgentTask(), NEVER), outcome('error', error))
+      checkOutcome(t, await rig.runner.run(createAgentTask(), NEVER), outcome('error', error))
       await rig.runner.close()
       t.strictSame([rig.front.started, rig.front.stopped, listLedger(rig)], [[], [], []])
     },
@@ -180,7 +188,7 @@ for (const [fault, error] of [
 t.test('a lost start is not repeated: a second agent would join the session of the first', async (t) => {
   const rig = await startRig(t, createContainer({ result: { reward: 1 } }))
   rig.front.invokeFaults.push('cut')
-  t.match(await rig.runner.run(createAgentTask(), NEVER), outcome('error', /is unknown/))
+  checkOutcome(t, await rig.runner.run(createAgentTask(), NEVER), outcome('error', /is unknown/))
   await rig.runner.close()
   t.strictSame(rig.front.started, [])
   t.equal(rig.front.stopped.length, 1, 'it is stopped nevertheless')
@@ -201,7 +209,7 @@ t.test('a session whose polls are all rejected is stopped, because it runs', asy
     rig.front.invokeFaults.push(...Array.from({ length: 8 }, () => THROTTLED))
     return getState(id, { status: 'in_progress' })
   })
-  t.match(await rig.runner.run(createAgentTask(), NEVER), outcome('error', /throttled every attempt/))
+  checkOutcome(t, await rig.runner.run(createAgentTask(), NEVER), outcome('error', /throttled every attempt/))
   await rig.runner.close()
   t.equal(rig.front.started.length, 1)
   t.strictSame(rig.front.stopped, rig.front.started)
@@ -209,7 +217,11 @@ t.test('a session whose polls are all rejected is stopped, because it runs', asy
 
 t.test('an agent that takes too long has timed out, and is stopped', async (t) => {
   const rig = await startRig(t, (id) => getState(id, { status: 'in_progress' }), { timeLimitMs: 200 })
-  t.match(await rig.runner.run(createAgentTask(), NEVER), outcome('timeout', /no result within 0.2 s/))
+  checkOutcome(
+    t,
+    await rig.runner.run(createAgentTask(), NEVER),
+    outcome('timeout', /no result within 0.2 s/),
+  )
   await rig.runner.close()
   t.strictSame(rig.front.stopped, rig.front.started)
 })

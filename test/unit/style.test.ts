@@ -6,6 +6,7 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { findEmptyPatterns } from '../helpers/empty-patterns.ts'
 import { measureStyle, type SourceText, type StyleMeasures } from '../helpers/style-measures.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -36,6 +37,31 @@ t.test('names and words of the source are no worse than the baseline', async (t)
 
 t.test('no function of the tests is named for what it returns only (`somethingOf`)', async (t) => {
   t.strictSame(measureStyle(readFiles('test/**/*.ts'), []).examples.ofFunctions, [])
+})
+
+t.test('no pattern of `t.match` has an empty array or object, which matches any other', async (t) => {
+  // `{ length: 0 }` matches an empty array; `t.strictSame` compares an object.
+  const paths = readFiles('test/**/*.ts').map(({ path }) => path)
+  t.strictSame(findEmptyPatterns(ROOT, paths, t.testdir({})), [])
+})
+
+t.test('empty patterns are found at any depth, and not where they verify something', async (t) => {
+  const lines = [
+    't.match(a, [])',
+    't.match(await read({}, []), { a: { b: {} } })',
+    "t.match(a, isEmpty ? [] : [{ b: 'c' }])",
+    't.match(a, createPattern({ b: [] }))',
+    't.match(a, [{}, ...(b ?? []).map(c), ...(isLast ? [] : [1])])',
+    't.match(a, { b: { length: 0 } })',
+    't.strictSame(a, {})',
+    'text.match(/a/)',
+  ]
+  const directory = t.testdir({ 'a.ts': lines.join('\n'), project: {} })
+  const found = findEmptyPatterns(directory, ['a.ts'], `${directory}/project`)
+  t.strictSame(
+    found,
+    lines.slice(0, 4).map((line, index) => `a.ts:${index + 1} ${line}`),
+  )
 })
 
 t.test('each measure counts what its name states', async (t) => {

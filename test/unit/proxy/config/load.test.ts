@@ -33,7 +33,7 @@ t.test('without any setting every option has its default', async (t) => {
     mode: 'local',
     host: '127.0.0.1',
     port: 8080,
-    engineUrls: [],
+    engineUrls: { length: 0 },
     engineApiKey: undefined,
     maxBodyBytes: 16 * 2 ** 20,
     queueWaitMs: 30_000,

@@ -37,7 +37,7 @@ t.test('several equal rewards carry no signal, whatever rounding makes of their 
 t.test('one reward alone, or none, carries no signal', async (t) => {
   t.match(withRewards(0.7, null), { std: 0, count: 1, isFlat: false })
   t.match(withRewards(null), { std: 0, count: 0, isFlat: false })
-  t.match(withRewards(), { samples: [], isFlat: false })
+  t.match(withRewards(), { samples: { length: 0 }, isFlat: false })
 })
 
 t.test('advantages sum to zero, and have a deviation of one', async (t) => {

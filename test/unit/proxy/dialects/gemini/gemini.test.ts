@@ -125,7 +125,7 @@ t.test('a request with all fields that agents send becomes a canonical one', asy
   })
   t.match(responseOptions, { reasoning: true })
   t.match(annotations, {
-    request_fields: { safetySettings: [], generationConfig: { mediaResolution: 'LOW' } },
+    request_fields: { safetySettings: { length: 0 }, generationConfig: { mediaResolution: 'LOW' } },
   })
 })
 

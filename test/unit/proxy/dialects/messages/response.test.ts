@@ -104,7 +104,7 @@ t.test('a response has reasoning, text and tool calls', async (t) => {
 })
 
 t.test('the same response as a stream: one block after another, each delta on arrival', async (t) => {
-  const head = { id: 'msg_abcd', role: 'assistant', model: 'm', content: [], stop_reason: null }
+  const head = { id: 'msg_abcd', role: 'assistant', model: 'm', content: { length: 0 }, stop_reason: null }
   const block = (index: number, content_block: object) => ({
     type: 'content_block_start',
     index,
@@ -124,11 +124,11 @@ t.test('the same response as a stream: one block after another, each delta on ar
     createChunk(1, { type: 'text_delta', text: '\n\nLet me' }),
     createChunk(1, { type: 'text_delta', text: ' see.' }),
     stop(1),
-    block(2, { type: 'tool_use', id: 'c0', name: 'f', input: {} }),
+    block(2, { type: 'tool_use', id: 'c0', name: 'f' }),
     createChunk(2, { type: 'input_json_delta', partial_json: '{"x":' }),
     createChunk(2, { type: 'input_json_delta', partial_json: ' "é"}' }),
     stop(2),
-    block(3, { type: 'tool_use', id: 'toolu_abcd_1', name: 'g', input: {} }),
+    block(3, { type: 'tool_use', id: 'toolu_abcd_1', name: 'g' }),
     createChunk(3, { type: 'input_json_delta', partial_json: '{}' }),
     stop(3),
     {
@@ -138,7 +138,8 @@ t.test('the same response as a stream: one block after another, each delta on ar
     },
     { type: 'message_stop' },
   ])
-  t.equal(events.length, 19, 'and no other fields')
+  t.equal(events.length, 19, 'and no other events')
+  t.strictSame([events[10].content_block.input, events[14].content_block.input], [{}, {}])
 })
 
 t.test('reasoning that the agent declines is omitted', async (t) => {
@@ -259,7 +260,8 @@ t.test('arguments that are not a JSON object reach the agent as the model wrote 
     ])
   }
   const silent = [{ index: 0, id: 'a', function: { name: 'f' } }]
-  t.match(createResponse([start, { type: 'delta', toolCalls: silent }, end]).content, [{ input: {} }])
+  const { content } = createResponse([start, { type: 'delta', toolCalls: silent }, end])
+  t.strictSame(content, [{ type: 'tool_use', id: 'a', name: 'f', input: {}, caller: { type: 'direct' } }])
 })
 
 t.test('an engine that returns to an earlier tool call causes an error', async (t) => {

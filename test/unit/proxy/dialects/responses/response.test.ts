@@ -216,10 +216,15 @@ t.test('a streamed text has the events of the API in their order', async (t) => 
       'response.completed',
     ],
   )
-  t.match(sent[0].response, { id: 'resp_T', status: 'in_progress', output: [], completed_at: null })
-  t.match(sent[2].item, { type: 'message', status: 'in_progress', content: [] })
+  t.match(sent[0].response, {
+    id: 'resp_T',
+    status: 'in_progress',
+    output: { length: 0 },
+    completed_at: null,
+  })
+  t.match(sent[2].item, { type: 'message', status: 'in_progress', content: { length: 0 } })
   const location = { item_id: 'msg_T_0', output_index: 0, content_index: 0 }
-  t.match(sent[5], { ...location, delta: ' there', logprobs: [] })
+  t.match(sent[5], { ...location, delta: ' there', logprobs: { length: 0 } })
   t.match(sent[6], { ...location, text: 'hi there' })
   t.match(sent[9].response, { status: 'completed', output: [sent[8].item], usage: { total_tokens: 13 } })
 })

@@ -434,7 +434,8 @@ t.test('rewards and labels are those of the session, of the agent role, and of e
   )
   const [turn] = buildTree([{ prompt: [1], completion: [2], agentRole: 'subagent:1' }])
   t.equal(assembleRow(getPlan([turn!]), {}, { reward }).reward, 2)
-  t.match(assembleRow(getPlan(createChain())), { reward: null, reward_components: {} })
+  const unrewarded = assembleRow(getPlan(createChain()))
+  t.strictSame([unrewarded.reward, unrewarded.reward_components], [null, {}])
 })
 
 t.test('the policy of a row is the common one of its turns', async (t) => {

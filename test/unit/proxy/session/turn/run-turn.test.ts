@@ -89,7 +89,7 @@ t.test("a request becomes a completed turn with the agent's view of it", async (
     lastMessage: { depth: 1, json: '{"role":"user","content":"hello"}' },
     tools: null,
     params: '{"model":"m"}',
-    promptPieces: [],
+    promptPieces: { length: 0 },
     completionText: 'hi there',
     toolCalls: '[]',
     finishReason: 'stop',

@@ -74,9 +74,9 @@ t.test('limits are read from the existing configs', async (t) => {
     old: { 'tokenizer.json': '{}', 'config.json': '{"n_positions": 1024}' },
     broken: { 'tokenizer.json': '{}', 'config.json': '{' },
   })
-  t.match(await loadModelFiles(`${directory}/none`), { contextLength: undefined, eosTokenIds: [] })
+  t.match(await loadModelFiles(`${directory}/none`), { contextLength: undefined, eosTokenIds: { length: 0 } })
   t.match(await loadModelFiles(`${directory}/nested`), { contextLength: 8, eosTokenIds: [1] })
-  t.match(await loadModelFiles(`${directory}/old`), { contextLength: 1024, eosTokenIds: [] })
+  t.match(await loadModelFiles(`${directory}/old`), { contextLength: 1024, eosTokenIds: { length: 0 } })
   await t.rejects(loadModelFiles(`${directory}/broken`), { code: 'config_invalid', message: /config\.json/ })
 })
 

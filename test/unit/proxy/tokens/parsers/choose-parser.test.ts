@@ -90,7 +90,11 @@ t.test(
       t.equal(family.name, 'plain')
       t.match(warning, /--tool-parser/)
     }
-    t.match(chooseParser('{{ messages }}'), { family: { name: 'plain' }, evidence: [], warning: undefined })
+    t.match(chooseParser('{{ messages }}'), {
+      family: { name: 'plain' },
+      evidence: { length: 0 },
+      warning: undefined,
+    })
   },
 )
 

@@ -37,7 +37,7 @@ function createToolCallMessage(writtenArguments: string): ChatMessage {
 t.test('arguments are objects for the template, in the order in which the model wrote them', async (t) => {
   const shown = createTemplate(SHOW_MESSAGES).render([createToolCallMessage('{"b":1,"a":"é<"}')])
   t.match(shown, '"arguments": {"b": 1, "a": "é<"}')
-  t.match(show([createToolCallMessage('')]), { tool_calls: [{ function: { arguments: {} } }] })
+  t.match(createTemplate(SHOW_MESSAGES).render([createToolCallMessage('')]), '"arguments": {}')
 })
 
 t.test('arguments that are not an object stay text', async (t) => {

@@ -22,35 +22,29 @@ for (const [rewardFields, rewards] of [
 
 t.test('an invalid reward is an error, and is not trained', async (t) => {
   for (const reward of ['1', true, Number.NaN, { a: 'x' }, ['good'], ['x']]) {
-    t.match(readResult({ reward }, 'i'), {
-      status: 'error',
-      rewards: {},
-      error: /^its reward is not a number: /,
-    })
+    const result = readResult({ reward }, 'i')
+    t.match(result, { status: 'error', error: /^its reward is not a number: / })
+    t.strictSame(result.rewards, {})
   }
 })
 
 t.test('an agent that failed reports the reason', async (t) => {
-  t.match(readResult({ status_code: 500, stop_reason: 'boom', traceback: '…' }, 'i'), {
-    status: 'failed',
-    rewards: {},
-    error: 'boom',
-  })
-  t.match(readResult({ status_code: 500, reward: 1 }, 'i'), {
-    status: 'failed',
-    rewards: {},
-    error: 'status_code 500',
-  })
+  for (const [response, error] of [
+    [{ status_code: 500, stop_reason: 'boom', traceback: '…' }, 'boom'],
+    [{ status_code: 500, reward: 1 }, 'status_code 500'],
+  ] as const) {
+    const result = readResult(response, 'i')
+    t.match(result, { status: 'failed', error })
+    t.strictSame(result.rewards, {})
+  }
 })
 
 t.test(
   "another sample's result, text that is not JSON, and JSON that is not an object are errors",
   async (t) => {
-    t.match(readResult({ input_id: 'j', reward: 1 }, 'i'), {
-      status: 'error',
-      rewards: {},
-      error: /another sample: j$/,
-    })
+    const another = readResult({ input_id: 'j', reward: 1 }, 'i')
+    t.match(another, { status: 'error', error: /another sample: j$/ })
+    t.strictSame(another.rewards, {})
     t.match(parseResult('<html>', 'i'), { status: 'error', error: 'its result is not JSON: <html>' })
     t.match(parseResult('[1]', 'i'), { status: 'error', error: 'its result is not a JSON object' })
   },
@@ -85,7 +79,8 @@ t.test('each error of AgentCore is one outcome', async (t) => {
     [thrown('Error', { code: 'ECONNRESET' }), 'lost', 'error', false],
   ] as const) {
     const converted = toAgentCoreError(error)
-    t.match(converted, { kind, isBeforeStart, result: { status, rewards: {}, error: /: \w+: why$/ } })
+    t.match(converted, { kind, isBeforeStart, result: { status, error: /: \w+: why$/ } })
+    t.strictSame(converted.result.rewards, {})
     t.equal(toAgentCoreError(converted), converted)
   }
   t.equal(

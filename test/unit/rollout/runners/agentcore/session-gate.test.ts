@@ -11,7 +11,7 @@ t.test('at most the limit enter, and the first in the queue is next', async (t) 
   const order: number[] = []
   const next = [1, 2].map((number) => gate.enter(NEVER).then((go) => order.push(number) && go))
   await nextIteration()
-  t.match({ inside: gate.inside, waiting: gate.waiting, order }, { inside: 2, waiting: 2, order: [] })
+  t.strictSame({ inside: gate.inside, waiting: gate.waiting, order }, { inside: 2, waiting: 2, order: [] })
   leave()
   leave()
   await next[0]
