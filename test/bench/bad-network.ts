@@ -4,14 +4,16 @@
  *
  * Agents behind a network that loses a quarter of all attempts: with retries that the proxy serves from the original
  * attempt, with retries that are not declared to it, and with none. It measures the rollouts that finish, and the
- * cost for the engines.
+ * cost for the engines. Exits with 1 if, with retries that the proxy serves, a rollout did not finish or the sampled
+ * tokens are not those that are trained.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { CLIENTS, type Retries, readRecordedTotals, rollOut } from '../helpers/bad-network.ts'
+import { CLIENTS, RETRIES, type Retries, readRecordedTotals, rollOut } from '../helpers/bad-network.ts'
 import { startEngine } from '../helpers/engine.ts'
+import { parseNames } from '../helpers/parse-names.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { describeMachine, formatMachine } from './parts/machine.ts'
 import { renderTable } from './parts/table.ts'
@@ -23,7 +25,7 @@ const { values: options } = parseArgs({
     requests: { type: 'string', default: '50' },
     'at-once': { type: 'string', default: '64' },
     clients: { type: 'string', default: Object.keys(CLIENTS).join() },
-    retries: { type: 'string', default: 'answered,unknown,none' },
+    retries: { type: 'string', default: RETRIES.join() },
     json: { type: 'string' },
   },
 })
@@ -43,7 +45,7 @@ const HEAD = [
 
 interface Figures {
   client: string
-  retries: string
+  retries: Retries
   rollouts: number
   finished: number
   read: number
@@ -59,18 +61,21 @@ interface Figures {
 await main()
 
 async function main(): Promise<void> {
+  const policies = parseNames(options.retries, RETRIES)
+  const clients = parseNames(options.clients, Object.keys(CLIENTS))
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-bad-network-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
   console.log(formatMachine(describeMachine(folder)))
   const all: Figures[] = []
-  for (const retries of options.retries.split(',') as Retries[])
-    for (const client of options.clients.split(',')) {
+  for (const retries of policies)
+    for (const client of clients) {
       const figures = await measure(client, retries, join(folder, `${client}-${retries}.db`))
       all.push(figures)
       console.log(JSON.stringify(figures))
     }
   console.log(`\n${renderTable(HEAD, all.map(toRow))}`)
   if (options.json) writeFileSync(options.json, `${JSON.stringify(all, null, 2)}\n`)
+  if (!all.every(isCorrect)) process.exitCode = 1
 }
 
 async function measure(client: string, retries: Retries, db: string): Promise<Figures> {
@@ -88,10 +93,11 @@ async function measure(client: string, retries: Retries, db: string): Promise<Fi
   const agent = async () => {
     for (let seed = seeds.shift(); seed !== undefined; seed = seeds.shift()) {
       const sessionId = `${client}-${seed}`
-      const { read, lostAttempts } = await rollOut(proxy, {
+      const { read, lostAttempts, error } = await rollOut(proxy, {
         ...{ sessionId, client, requests, retries },
         draw: seededRandom(seed),
       })
+      if (error !== undefined && retries === 'answered') console.error(`${sessionId} failed:`, error)
       await proxy.post(`/sessions/${sessionId}/complete`)
       const record = await readRecordedTotals(proxy, sessionId)
       sum.finished += read === requests ? 1 : 0
@@ -105,6 +111,15 @@ async function measure(client: string, retries: Retries, db: string): Promise<Fi
   await Promise.all(Array.from({ length: Number(options['at-once']) }, agent))
   sum.minutes = (performance.now() - startedAtMs) / 60_000
   return sum
+}
+
+/**
+ * Returns whether the figures contain what the proxy guarantees. Rollouts whose retries it cannot recognize may end
+ * early, and train tokens twice.
+ */
+function isCorrect({ retries, rollouts, finished, sampledTokens, trainedTokens }: Figures): boolean {
+  if (sampledTokens === 0) return false
+  return retries !== 'answered' || (finished === rollouts && trainedTokens === sampledTokens)
 }
 
 function toRow(each: Figures): string[] {

@@ -3,8 +3,8 @@
  *
  * Four nodes on one PostgreSQL database, behind HAProxy and without, each with a separate link to it. Every 20 s a node
  * is killed and restarted, and between two kills a node is stopped, removed or cut off, or the database server restarts
- * (`parts/nodes-faults.ts`). Exits with 1 if a response was lost, or trained twice or never, or a rollout failed. Then
- * it measures the cost of a request with 1, 2 and 4 nodes.
+ * (`parts/nodes-faults.ts`). Exits with 1 if a response was lost, or trained twice or never, or a rollout failed, or
+ * nothing was measured. Then it measures the cost of a request with 1, 2 and 4 nodes.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -13,17 +13,20 @@ import { parseArgs } from 'node:util'
 import { findProgram, PACKAGES } from '../helpers/balancer.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { type NodesFigures, runNodesKilled } from '../helpers/nodes-killed.ts'
+import { parseNames } from '../helpers/parse-names.ts'
 import { PostgresServer } from '../helpers/postgres.ts'
 import { describeMachine, formatMachine } from './parts/machine.ts'
 import { injectNodeFaults } from './parts/nodes-faults.ts'
 import { measureNodesThroughput } from './parts/nodes-throughput.ts'
 import { renderTable } from './parts/table.ts'
 
+const WAYS = ['haproxy', 'in-turn'] as const
+
 const { values: options } = parseArgs({
   options: {
     seconds: { type: 'string', default: '300' },
     seed: { type: 'string', default: '1' },
-    ways: { type: 'string', default: 'haproxy,in-turn' },
+    ways: { type: 'string', default: WAYS.join() },
     throughput: { type: 'boolean', default: true },
     json: { type: 'string' },
   },
@@ -49,13 +52,14 @@ type WayFigures = NodesFigures & { way: string; faults: Record<string, number> }
 await main()
 
 async function main(): Promise<void> {
+  const ways = parseNames(options.ways, WAYS)
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-nodes-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
   console.log(`${formatMachine(describeMachine(folder))}; seed ${options.seed}`)
   const server = await PostgresServer.start({ fsync: 'on', max_connections: '200' })
   const results: WayFigures[] = []
   try {
-    for (const way of options.ways.split(',').filter(Boolean)) {
+    for (const way of ways) {
       if (way === 'haproxy' && findProgram(way) === undefined)
         console.log(`HAProxy is not installed (${PACKAGES.haproxy})`)
       else results.push({ way, ...(await measure(server, way, join(folder, way))) })
@@ -69,7 +73,7 @@ async function main(): Promise<void> {
     await server.end()
   }
   if (options.json) writeFileSync(options.json, `${JSON.stringify(results, null, 2)}\n`)
-  if (!results.every(isComplete)) process.exitCode = 1
+  if (results.length === 0 || !results.every(isComplete)) process.exitCode = 1
 }
 
 async function measure(

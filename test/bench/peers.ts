@@ -9,6 +9,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { UnsupportedMachineError } from '../engines/vllm/install.ts'
+import { parseNames } from '../helpers/parse-names.ts'
 import { Children } from './parts/children.ts'
 import { LoadGenerator } from './parts/load-generator.ts'
 import { describeMachine, formatMachine } from './parts/machine.ts'
@@ -37,6 +38,11 @@ await main()
 
 async function main(): Promise<void> {
   const plan = options.quick ? QUICK : FULL
+  const selected = parseNames(
+    options.peers,
+    PEERS.map(({ name }) => name),
+  )
+  const loads = parseNames(options.loads, LOAD_NAMES)
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-peers-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
   console.log(`${formatMachine(describeMachine(folder))}, ${new Date().toISOString().slice(0, 10)}`)
@@ -48,9 +54,8 @@ async function main(): Promise<void> {
     load: await LoadGenerator.start(children),
     replayer: await startReplayer(children),
   }
-  const selected = options.peers.split(',')
   const peers = await install(PEERS.filter(({ name }) => selected.includes(name)))
-  const cells = await measureAll(stage, peers)
+  const cells = await measureAll(stage, peers, loads)
   console.log(`\n${renderLoads(cells)}`)
   const recorders = peers.filter(({ record }) => record !== undefined)
   const kills = await killAll(stage, recorders, plan.requests)
@@ -74,8 +79,11 @@ async function install(peers: readonly Peer[]): Promise<Peer[]> {
 }
 
 /** Measures all peers alternately, so that changes in the machine's speed affect all alike. */
-async function measureAll(stage: Stage, peers: readonly Peer[]): Promise<Cell[]> {
-  const loads = LOAD_NAMES.filter((load) => options.loads.split(',').includes(load))
+async function measureAll(
+  stage: Stage,
+  peers: readonly Peer[],
+  loads: readonly Cell['load'][],
+): Promise<Cell[]> {
   const cells = loads.flatMap((load) => peers.map((peer) => ({ load, peer: peer.name, runs: [] }) as Cell))
   for (let run = 0; run < Number(options.runs); run += 1) {
     for (const cell of cells) {

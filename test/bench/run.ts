@@ -10,6 +10,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { parseNames } from '../helpers/parse-names.ts'
 import { PostgresServer } from '../helpers/postgres.ts'
 import { Children } from './parts/children.ts'
 import { LoadGenerator } from './parts/load-generator.ts'
@@ -120,13 +121,6 @@ function writeResults(results: readonly RowResult[], machine: string): void {
   const commit = execFileSync('git', ['rev-parse', '--short', 'HEAD'], { encoding: 'utf8' }).trim()
   const context = `Commit ${commit}, ${new Date().toISOString().slice(0, 10)}, ${machine}`
   writeFileSync(path, replaceSections(readFileSync(path, 'utf8'), results, context))
-}
-
-function parseNames<Name extends string>(list: string, known: readonly Name[]): Name[] {
-  const names = list.split(',')
-  const unknown = names.find((name) => !known.includes(name as Name))
-  if (unknown !== undefined) throw new Error(`there is no ${unknown}; known are ${known.join(', ')}`)
-  return names as Name[]
 }
 
 function renderAims(aims: readonly Aim[]): string {

@@ -16,11 +16,13 @@ const SHARES = { refused: 2 * SHARE, broken: SHARE, silent: SHARE, unread: SHARE
 const MANY_RETRIES = 12
 const SAMPLING = { model: 'embedded', max_tokens: 8 }
 
+export const RETRIES = ['answered', 'unknown', 'none'] as const
+
 /**
  * `answered`: clients declare their attempts, and the proxy serves a retry from the original attempt. `unknown`: the
  * proxy receives no retry info, so that each attempt is a separate request. `none`: clients do not retry.
  */
-export type Retries = 'answered' | 'unknown' | 'none'
+export type Retries = (typeof RETRIES)[number]
 
 interface RequestOptions {
   baseUrl: string
