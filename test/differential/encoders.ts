@@ -98,7 +98,10 @@ const oracle = new Oracle<Reference>(python, 'encoder_oracle.py', { stderr: 'inh
 const compared: Record<string, EncoderComparison> = {}
 let mismatches = 0
 const published = [...DEEPSEEK_ENCODERS.map(publishDeepSeek), ...TEKKEN_VERSIONS.map(publishTekken)]
-for (const publishedModel of published.filter(({ name }) => name.includes(options.encoder ?? ''))) {
+const selected = published.filter(({ name }) => name.includes(options.encoder ?? ''))
+if (selected.length === 0)
+  throw new Error(`there is no ${options.encoder}; known are ${published.map(({ name }) => name).join('; ')}`)
+for (const publishedModel of selected) {
   const { directory, file, name } = publishedModel
   const trustModelCode = file && hash('sha256', readFileSync(join(directory, file)))
   const model = await openTokenModel({ source: directory, parser: 'auto', trustModelCode })

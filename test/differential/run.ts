@@ -26,6 +26,7 @@ import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
+import { parseNames } from '../helpers/parse-names.ts'
 import { createRenderer, createTemplate } from '../helpers/templates.ts'
 import { type Comparison, writeComparisons } from './comparisons.ts'
 import { type Conversation, createConversation, createRandom } from './conversations.ts'
@@ -105,12 +106,13 @@ interface Reference {
   tokens?: number[]
 }
 
+const families = Object.keys(FAMILIES)
+const names = options.family === undefined ? families : parseNames(options.family, families)
 const python = await install()
 const oracle = new Oracle<Reference>(python, 'oracle.py', {
   env: { ...process.env, TIKTOKEN_ENCODINGS_BASE: join(INSTALLED, 'vocabulary') },
   stderr: 'ignore',
 })
-const names = Object.keys(FAMILIES).filter((name) => options.family === undefined || name === options.family)
 const table = new Map<string, Counts>()
 const compared: Record<string, Comparison> = {}
 for (const name of names) {

@@ -25,6 +25,7 @@ const { values } = parseArgs({
 })
 
 const plants = PLANTS.filter(({ name }) => values.only === undefined || name.includes(values.only))
+if (plants.length === 0) throw new Error(`no planted fault has '${values.only}' in its name`)
 const waiting = [...plants]
 let found = 0
 await Promise.all(Array.from({ length: Number(values.jobs) }, searchWaiting))

@@ -40,6 +40,10 @@ console.log(
   `seeds ${from}..${to}: ${runs - failed.length} of ${runs} runs kept every guarantee; ${attempts} requests, ${responses} responses; ` +
     `${seconds.toFixed(1)} s`,
 )
+if (runs === 0) {
+  console.log('there is no run with these options')
+  process.exitCode = 1
+}
 if (failed.length > 0) {
   console.log(`failed seeds: ${failed.join(' ')}`)
   process.exitCode = 1
