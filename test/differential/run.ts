@@ -442,7 +442,7 @@ function report(): void {
   const lines = [
     wrapAtCommas(`Of these every turn was extended: ${plain.map(([name]) => name).join(', ')}.`),
     '',
-    '| family | prompts | equal | refused by both | turns extended | needless branches |',
+    '| family | prompts | equal | rejected by both | turns extended | needless branches |',
     '|---|---|---|---|---|---|',
     ...[...table].filter(([, counts]) => !isPlain(counts)).map(([name, counts]) => getRow(name, counts)),
     getRow('all', total),
