@@ -86,10 +86,13 @@ for (const [title, { respond, faults = [] }] of Object.entries(FIRST)) {
     const { session_id: last } = row!.extra_fields
     const { trajectories } = await proxy.get(`/sessions/${last}/trajectories`)
     t.strictSame(trajectories[0].response_ids, row!.response_ids)
-    const { trajectories: firstRows } = await proxy.get(`/sessions/${last.replace('~2', '')}/trajectories`)
-    t.ok(
-      firstRows.every(({ finished }: { finished: boolean }) => !finished),
-      'its session is aborted',
+    const first = last.replace('~2', '')
+    t.equal((await proxy.get(`/sessions/${first}`)).status, 'aborted')
+    const { trajectories: firstRows } = await proxy.get(`/sessions/${first}/trajectories`)
+    t.strictSame(
+      firstRows.map(({ finished }: { finished: boolean }) => finished),
+      faults.length === 0 ? [false] : [],
+      'an agent that started has a row',
     )
     t.strictSame(
       front.stopped.filter((id) => front.started.includes(id)).toSorted(),

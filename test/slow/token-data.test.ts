@@ -253,7 +253,9 @@ for (const tokenizer of [undefined, 'embedded'])
       await untilWorkers(proxy, 'w')
       await proxy.post('/sessions', { session_id: 's', record: ALL })
       await runConversation(proxy, 's', true)
-      for (const row of await getRows(proxy, 's')) {
+      const rows = await getRows(proxy, 's')
+      t.ok(rows.length > 0)
+      for (const row of rows) {
         t.equal(findFault(getTokens(row), 2), undefined)
         t.ok(row.routed_experts && row.prompt_logprobs && row.sampling_mask)
       }
@@ -337,6 +339,7 @@ t.test('an agent receives the alternatives that it requested, and no more', asyn
   t.match(entry, { token: /^t\d+$/, top_logprobs: [{ token: /^t\d+$/ }] }, 'with the text of its tokens')
   t.notMatch(JSON.stringify(response), /sampling_mask|routed_experts/)
   const rows = await getRows(proxy, 's')
+  t.ok(rows.length > 0)
   for (const row of rows) t.equal(row.top_logprob_ids?.[0]?.length, 5)
 })
 
@@ -366,7 +369,9 @@ t.test('in token mode alternatives are recorded also where the agent requests lo
   const asIds = { ...body, return_tokens_as_token_ids: true }
   const { choices: byIds } = await agent.chat.completions.create(asIds)
   t.match(byIds[0]!.logprobs!.content![0]!.token, /^token_id:\d+$/, 'or as ids, on request')
-  for (const row of await getRows(proxy, 's')) t.ok(row.top_logprob_ids![0]!.length >= 5)
+  const rows = await getRows(proxy, 's')
+  t.ok(rows.length > 0)
+  for (const row of rows) t.ok(row.top_logprob_ids![0]!.length >= 5)
 })
 
 t.test('the effective sampling parameters of a turn are reported', async (t) => {
@@ -417,6 +422,7 @@ t.test('the TypeScript loop has sessions recorded, and its rows contain the data
   await runConversation(proxy, 's', false)
   await client.complete('s', signal)
   const session = await client.getTrajectories('s', { select: 'all', record }, signal)
+  t.ok(session.trajectories.length > 0)
   for (const row of session.trajectories) {
     t.equal(findFault(getTokens(row as unknown as Row), 2), undefined)
     t.ok(row.sampling_mask && row.top_logprob_ids && row.routed_experts)

@@ -312,7 +312,8 @@ t.test('a failed request has its error, and each engine that was tried has a spa
   const [lost] = findNamed(of('s3'), ROUTE)
   t.match(lost, { isError: true, traceId: TRACE, attributes: { 'llm_proxy.turn.status': 'failed' } })
   t.ok(lost!.attributes['error.type'])
-  t.ok(findNamed(of('s3'), 'chat fake').every(({ isError }) => isError))
+  const attempts = findNamed(of('s3'), 'chat fake')
+  t.ok(attempts.length > 0 && attempts.every(({ isError }) => isError))
 })
 
 t.test('an agent that disconnects ends its span, and the cut turn is marked', async (t) => {

@@ -40,8 +40,9 @@ export async function checkExperts(t: Test, modes: readonly Mode[], vllm: Engine
       const { trajectories } = await getJson(
         `${mode.url}/sessions/${sessionId}/trajectories?details=routed_experts`,
       )
+      const what = `${mode.name}, ${stream ? 'streamed' : 'complete'}`
+      t.ok(trajectories.length > 0, `${what}: the turns are in rows`)
       for (const { prompt_ids, response_ids, routed_experts: experts } of trajectories) {
-        const what = `${mode.name}, ${stream ? 'streamed' : 'complete'}`
         const positions = prompt_ids.length + response_ids.length
         t.match(
           experts,
