@@ -319,14 +319,19 @@ export class Dispatcher {
     logEvent(this.#logger, 'member_ejected', fields)
     this.#watch?.countEjection()
     this.updateMember(memberId, { ejected: true })
-    this.#clock.after(forMs, () => this.#endEjection(memberId))
+    this.#endEjectionAfter(forMs, memberId)
   }
 
-  #endEjection(memberId: string): void {
-    // The member may have left, or may have been ejected again.
-    if (this.getEjectionMs(memberId) > 0 || !this.#scheduler.isEjected(memberId)) return
-    logEvent(this.#logger, 'member_readmitted', { member: memberId })
-    this.updateMember(memberId, { ejected: false })
+  #endEjectionAfter(delayMs: number, memberId: string): void {
+    this.#clock.after(delayMs, () => {
+      // The member may have left.
+      if (!this.#scheduler.isEjected(memberId)) return
+      // Timers may fire up to a millisecond early, and the member may have been ejected again.
+      const leftMs = this.getEjectionMs(memberId)
+      if (leftMs > 0) return this.#endEjectionAfter(Math.ceil(leftMs), memberId)
+      logEvent(this.#logger, 'member_readmitted', { member: memberId })
+      this.updateMember(memberId, { ejected: false })
+    })
   }
 
   #removeIfIdle(memberId: string): void {

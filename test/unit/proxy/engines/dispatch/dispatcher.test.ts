@@ -1,4 +1,5 @@
 import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
 import { Dispatcher, type DispatcherOptions } from '../../../../../src/proxy/engines/dispatch/dispatcher.ts'
 import type { Member } from '../../../../../src/proxy/engines/dispatch/placement.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
@@ -173,4 +174,29 @@ t.test('close fails waiting and new requests, and lets running ones finish', asy
   t.equal(clock.pending, 0)
   running.release()
   t.equal(dispatcher.getStats().members[0]?.inFlight, 0)
+})
+
+/** A clock whose timers fire up to half a millisecond early, as those of Node.js do. */
+class EarlyClock extends FakeClock {
+  override after(delayMs: number, task: () => void): () => void {
+    return super.after(Math.max(0, delayMs - 0.5), task)
+  }
+}
+
+t.test('an ejection ends although its timer fires early', async (t) => {
+  const clock = new EarlyClock()
+  const { acquire, dispatcher } = setUp({ clock }, member('a', 2), member('b', 2))
+  const lease = await acquire('1')
+  lease.reportFailure(new ProxyError('engine_rejected', 'busy', { status: 429, retryAfterS: 1 }))
+  lease.release()
+  const getEjected = () =>
+    dispatcher
+      .getStats()
+      .members.filter(({ ejected }) => ejected)
+      .map(({ id }) => id)
+  clock.advance(999.75)
+  t.strictSame(getEjected(), [lease.memberId], 'it has not ended yet')
+  clock.advance(1)
+  t.strictSame(getEjected(), [])
+  t.equal(clock.pending, 0)
 })
