@@ -36,6 +36,8 @@ export class ProxyAddresses {
   /** The number of consecutive lookups without each known address. */
   readonly #misses = new Map<string, number>()
   #cancelNext: (() => void) | undefined
+  /** The time of the next lookup on the clock; infinite if none is scheduled. */
+  #nextAtMs = Number.POSITIVE_INFINITY
   #isLooking = false
   #hasFailed = false
   #hasStopped = false
@@ -49,9 +51,12 @@ export class ProxyAddresses {
     void this.#lookUp()
   }
 
-  /** Schedules an early lookup, because a lost proxy may return at another address. */
+  /**
+   * Schedules an early lookup, because a lost proxy may return at another address. A lookup that is due earlier is not
+   * postponed, because connections may fail more often than every {@link SOON_MS}.
+   */
   lookSoon(): void {
-    if (!this.#isLooking) this.#lookAfter(Math.min(SOON_MS, this.#options.intervalMs))
+    if (!this.#isLooking && this.#options.clock.nowMs() + SOON_MS < this.#nextAtMs) this.#lookAfter(SOON_MS)
   }
 
   stop(): void {
@@ -61,6 +66,7 @@ export class ProxyAddresses {
 
   async #lookUp(): Promise<void> {
     this.#isLooking = true
+    this.#nextAtMs = Number.POSITIVE_INFINITY
     const { host, resolve, onFailed: failed } = this.#options
     try {
       const addresses = selectOneFamily(await resolve(host))
@@ -77,6 +83,7 @@ export class ProxyAddresses {
   #lookAfter(delayMs: number): void {
     if (this.#hasStopped) return
     this.#cancelNext?.()
+    this.#nextAtMs = this.#options.clock.nowMs() + delayMs
     this.#cancelNext = this.#options.clock.after(delayMs, () => void this.#lookUp())
   }
 

@@ -91,3 +91,26 @@ t.test('a lost connection is followed by a lookup soon, and after the end there 
   t.equal(name.lookups, 2)
   t.equal(clock.pending, 0)
 })
+
+t.test('connections that are lost at short intervals do not postpone the early lookup', async (t) => {
+  const { addresses, clock, name } = setUp(['10.0.0.1'])
+  await settle()
+  for (const expected of [2, 3]) {
+    for (let lost = 0; lost < 5; lost += 1) {
+      addresses.lookSoon()
+      clock.advance(100)
+    }
+    await settle()
+    t.equal(name.lookups, expected)
+  }
+})
+
+t.test('a lost connection does not postpone a regular lookup that is due earlier', async (t) => {
+  const { addresses, clock, name } = setUp(['10.0.0.1'])
+  await settle()
+  clock.advance(INTERVAL_MS - 100)
+  addresses.lookSoon()
+  clock.advance(100)
+  await settle()
+  t.equal(name.lookups, 2)
+})
