@@ -1,4 +1,5 @@
 /** vLLM's `/inference/v1/generate`: which requests without images use it, and where the others go. */
+import type { ServerResponse } from 'node:http'
 import t, { type Test } from 'tap'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
@@ -328,11 +329,68 @@ t.test("unset parameters have the engine's defaults there, as on its other route
   const { client, server, getSampled } = await startServer(t, streamAsVllm032())
   await collect(pull(client, createRequest({ top_p: 1, top_k: 5 }), noAbort))
   await collect(pull(client, createRequest({ temperature: 0, top_k: 5 }), noAbort))
-  t.match(server.requests.find(({ path }) => path === RENDER)?.body, { model: 'm' })
   t.equal(server.requests.filter(({ path }) => path === RENDER).length, 1, 'requested once')
   const params = getSampled().map(({ body }) => body.sampling_params)
   t.strictSame(params, [
     { temperature: 0.6, top_p: 1, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
     { temperature: 0, top_p: 0.9, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
   ])
+})
+
+t.test(
+  "a request for an unknown model does not prevent others from having the engine's defaults",
+  async (t) => {
+    const { client, server, getSampled } = await startServer(t, (received, response) => {
+      if (received.body === undefined || [undefined, 'm'].includes(received.body.model))
+        return streamAsVllm032()(received, response)
+      const message = `The model \`${received.body.model}\` does not exist. Valid aliases: m.`
+      sendJson(response, { error: { message, type: 'NotFoundError', param: 'model', code: 404 } }, 404)
+    })
+    await t.rejects(collect(pull(client, createRequest({ model: 'other' }), noAbort)), {
+      code: 'engine_rejected',
+    })
+    await collect(pull(client, createRequest(), noAbort))
+    t.match(getSampled().at(-1)?.body.sampling_params, { temperature: 0.6, top_p: 0.9 })
+    server.requests.length = 0
+    await client.checkHealth(noAbort)
+    await collect(pull(client, createRequest(), noAbort))
+    t.notOk(
+      server.requests.find(({ path }) => path === RENDER),
+      'the defaults are known',
+    )
+  },
+)
+
+t.test(
+  'the defaults are queried with a model that the server lists, for routers that require one',
+  async (t) => {
+    const { client, server } = await startServer(t, streamAsVllm032())
+    await client.checkHealth(noAbort)
+    await collect(pull(client, createRequest({ model: 'an-adapter' }), noAbort))
+    t.match(server.requests.find(({ path }) => path === RENDER)?.body, { model: 'm' })
+  },
+)
+
+for (const [title, fail] of [
+  ['HTTP 503', (response) => void sendJson(response, { error: { message: 'busy', code: 503 } }, 503)],
+  ['HTTP 429', (response) => void sendJson(response, { error: { message: 'busy', code: 429 } }, 429)],
+  ['a lost connection', (response) => void response.destroy()],
+] as [string, (response: ServerResponse) => void][]) {
+  t.test(`after ${title} in response to the query of the defaults, no request lacks them`, async (t) => {
+    let failures = 1
+    const { client, getSampled } = await startServer(t, (received, response) => {
+      if (received.path === RENDER && failures-- > 0) return fail(response)
+      return streamAsVllm032()(received, response)
+    })
+    await t.rejects(collect(pull(client, createRequest(), noAbort)))
+    t.equal(getSampled().length, 0, 'it would be sampled from another distribution')
+    await collect(pull(client, createRequest(), noAbort))
+    t.match(getSampled().at(-1)?.body.sampling_params, { temperature: 0.6, top_p: 0.9 })
+  })
+}
+
+t.test('a server without a route for its defaults is queried once', async (t) => {
+  const { client, server } = await startServer(t)
+  for (let request = 0; request < 2; request += 1) await collect(pull(client, createRequest(), noAbort))
+  t.equal(server.requests.filter(({ path }) => path === RENDER).length, 1)
 })

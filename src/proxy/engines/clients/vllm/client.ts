@@ -34,12 +34,12 @@ import {
   type IdsRouteFeatures,
   IMAGES_SINCE,
   isRouteMissing,
-  readDefaults,
   SPANS_SINCE,
   STREAMS_SINCE,
 } from './ids-route.ts'
 import { PromptChecks } from './prompt-checks.ts'
 import { buildVllmBody, buildVllmTokenBody, buildVllmTokenizeBody } from './request.ts'
+import { SamplingDefaults } from './sampling-defaults.ts'
 import { buildVllmScoreBody, readVllmScores, VLLM_DETOKENIZE } from './score.ts'
 import { TokenTextCache } from './token-text-cache.ts'
 
@@ -79,14 +79,13 @@ class VllmClient extends ServerClient implements EngineClient {
   readonly #version: ServerVersion
   readonly #toolCallConstraints: ToolCallConstraints
   readonly #promptChecks = new PromptChecks()
+  readonly #defaults: SamplingDefaults
   // The next four fields are warnings for operators about missing features. They are cleared when a health check fails,
   // since another server may replace this one.
   #noRoute: string | undefined
   #noMasks: string | undefined
   #losesIds: string | undefined
   #versionWarning: string | undefined
-  /** The server's defaults of sampling parameters. */
-  #defaults: Record<string, unknown> | undefined
   /** The token texts of the model for which texts were requested last. */
   #texts: { model: string; of: TokenTextCache } | undefined
 
@@ -95,6 +94,7 @@ class VllmClient extends ServerClient implements EngineClient {
     this.#contextLength = new ContextLength(this.connection)
     this.#tokenizer = new RemoteTokenizer(this.connection, VLLM_DETOKENIZE)
     this.#version = new ServerVersion(this.connection, ['/version'])
+    this.#defaults = new SamplingDefaults(this.connection)
     this.#toolCallConstraints = new ToolCallConstraints(this.#version, { since: TAGS_SINCE })
   }
 
@@ -180,19 +180,9 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   async #getIdsRequestOptions(request: TokenRequest, signal: AbortSignal): Promise<IdsRequestOptions> {
-    this.#defaults ??= readDefaults(await this.#requestRendering(request, signal))
-    const defaults = this.#defaults
+    const defaults = await this.#defaults.get(signal)
     const maxTokens = await this.#contextLength.computeBudget(request, signal)
     return { maxTokens, defaults, streams: await this.#version.isSince(STREAMS_SINCE, signal) }
-  }
-
-  /**
-   * Returns the server's rendering of a request without sampling parameters, which contains its defaults; undefined if
-   * it does not report it.
-   */
-  async #requestRendering({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
-    const json = JSON.stringify({ model, prompt: '.', max_tokens: 1 })
-    return await this.connection.queryIfSupported('/v1/completions/render', signal, json)
   }
 
   /**
@@ -258,7 +248,8 @@ class VllmClient extends ServerClient implements EngineClient {
       this.#toolCallConstraints.forget()
       this.#tokenizer.forget()
       this.#promptChecks.restart()
-      this.#noRoute = this.#noMasks = this.#losesIds = this.#versionWarning = this.#defaults = undefined
+      this.#defaults.forget()
+      this.#noRoute = this.#noMasks = this.#losesIds = this.#versionWarning = undefined
       throw thrown
     }
   }
@@ -268,6 +259,7 @@ class VllmClient extends ServerClient implements EngineClient {
     await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
     this.#contextLength.readModels(models)
+    this.#defaults.setModel(models[0]?.id)
     // A route of vLLM's development mode, which responds with `{"weight_version": "v7"}`.
     const weightVersion = findWeightVersion(await this.connection.queryOptional('/weight_info', signal))
     const unavailable = await this.#findUnavailableReason(signal)

@@ -104,31 +104,6 @@ export function findIdsRouteReason(
   return wantsMask ? 'masks' : 'versions'
 }
 
-/**
- * Sampling parameters for which the engine has defaults, from the model's `generation_config.json` or from its flags.
- */
-const DEFAULTED = [
-  'temperature',
-  'top_p',
-  'top_k',
-  'min_p',
-  'repetition_penalty',
-  'presence_penalty',
-  'frequency_penalty',
-  'stop_token_ids',
-]
-
-/**
- * Returns the defaults that `/v1/completions` and chat use for missing parameters, as their `render` routes report
- * them. The ids route uses only the defaults of `SamplingParams`.
- * @param rendered a response of `/v1/completions/render`
- */
-export function readDefaults(rendered: unknown): Record<string, unknown> {
-  const first: unknown = Array.isArray(rendered) ? rendered[0] : rendered
-  const params = isRecord(first) && isRecord(first.sampling_params) ? first.sampling_params : {}
-  return Object.fromEntries(DEFAULTED.flatMap((name) => (isSet(params[name]) ? [[name, params[name]]] : [])))
-}
-
 /** The parameters of a request that its agent does not set. */
 export interface IdsRequestOptions {
   readonly maxTokens: number
@@ -193,7 +168,8 @@ export function isRouteMissing(thrown: unknown): boolean {
   return isRefusal && [403, 404, 405].includes(thrown.status)
 }
 
-function isSet(value: unknown): boolean {
+/** Returns whether a parameter has a value: vLLM treats null and an empty list as missing. */
+export function isSet(value: unknown): boolean {
   return value !== undefined && value !== null && !(Array.isArray(value) && value.length === 0)
 }
 

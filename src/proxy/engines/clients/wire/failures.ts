@@ -82,6 +82,19 @@ export function convertRejection({ engine, status, text, retryAfter }: EngineRej
   return new ProxyError('engine_failed', message, { logMessage, retryAfterS })
 }
 
+/** Statuses of rejections by an overloaded server. */
+const OVERLOAD_STATUSES: ReadonlySet<number> = new Set([408, 429])
+
+/**
+ * Returns whether the server has rejected a request for a lasting reason, such as a missing route. All other failures
+ * may be transient: 5xx, overload, a lost connection.
+ */
+export function isLastingRejection(thrown: unknown): boolean {
+  return (
+    thrown instanceof ProxyError && thrown.code === 'engine_rejected' && !OVERLOAD_STATUSES.has(thrown.status)
+  )
+}
+
 /**
  * Returns whether a response, or an event of a stream, is an error: `{"error": …}`, or the error itself (SGLang, older
  * vLLM). An empty `error` does not count: gateways add one to responses that they forward.
