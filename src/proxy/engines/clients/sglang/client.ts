@@ -146,6 +146,7 @@ class SglangClient extends ServerClient implements EngineClient {
       this.#checkHealth(signal, question).catch((thrown) => {
         // A timeout does not show that the server was replaced, so its reported capabilities are kept.
         if (signal.aborted) throw thrown
+        this.connection.forgetMissing()
         this.#version.forget()
         this.#toolCallConstraints.forget()
         this.#tokenizer.forget()

@@ -244,6 +244,7 @@ class VllmClient extends ServerClient implements EngineClient {
     } catch (thrown) {
       // A timeout does not show that the server was replaced, so its reported capabilities are kept.
       if (signal.aborted) throw thrown
+      this.connection.forgetMissing()
       this.#version.forget()
       this.#toolCallConstraints.forget()
       this.#tokenizer.forget()

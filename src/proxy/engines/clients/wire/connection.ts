@@ -78,7 +78,7 @@ export class EngineConnection {
   readonly missingPromptIdCounter = new MissingPromptIdCounter()
   readonly #pool: Pool
   readonly #sessions: SessionTokens
-  /** Optional routes that this server lacks; they are not requested again. */
+  /** Optional routes that this server lacks; they are not requested again before {@link forgetMissing}. */
   readonly #missing = new Set<string>()
 
   constructor(options: ConnectionOptions) {
@@ -208,9 +208,19 @@ export class EngineConnection {
     } catch (thrown) {
       if (!(thrown instanceof ProxyError && thrown.code === 'engine_rejected'))
         throw convertHealthError(thrown)
-      if (thrown.status === 404 || thrown.status === 405) this.#missing.add(path)
+      const isMissing = thrown.status === 404 || thrown.status === 405
+      // `/health` is requested by every check: a check that omits it would not detect a dead engine process.
+      if (isMissing && path !== '/health') this.#missing.add(path)
       return undefined
     }
+  }
+
+  /**
+   * Discards which routes are missing, because another server may replace this one. A gateway may also have responded
+   * with 404 to all requests while the server restarted.
+   */
+  forgetMissing(): void {
+    this.#missing.clear()
   }
 
   /** Closes all connections. Running requests fail; there should be none. */
