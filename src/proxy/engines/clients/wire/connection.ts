@@ -1,6 +1,5 @@
 import { type buildConnector, Pool } from 'undici'
 import { ProxyError } from '../../../../base/errors.ts'
-import { parseJson } from '../../../../base/json.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { type Endpoint, parseEndpoint } from '../endpoint.ts'
 import { EngineResponse } from './engine-response.ts'
@@ -180,20 +179,6 @@ export class EngineConnection {
   /** Returns the response body of a GET, or of a POST of `json`. @throws as {@link sendRequest} */
   async query(path: string, signal: AbortSignal, json?: string): Promise<string> {
     return await this.readText(await this.sendRequest(path, signal, json))
-  }
-
-  /**
-   * Returns the response of a POST, parsed as JSON.
-   * @returns undefined for an error response: a gateway may block a route, a server may have no tokenizer
-   */
-  async queryIfSupported(path: string, signal: AbortSignal, json: string): Promise<unknown> {
-    try {
-      return parseJson(await this.query(path, signal, json))
-    } catch (thrown) {
-      const refuses = ['engine_rejected', 'engine_failed']
-      if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
-      throw thrown
-    }
   }
 
   /**

@@ -1,11 +1,15 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import { raceAbort } from '../../../../base/race-abort.ts'
 import type { EngineConnection } from './connection.ts'
+import { isLastingRejection } from './failures.ts'
 
 /** The time limit for a query; a busy or hung server is queried again when its version is next needed. */
 const QUERY_MS = 5_000
 
-/** A server's version. It is requested when it is first needed, and again after the server was unreachable. */
+/**
+ * A server's version. It is requested when it is first needed, and again after the server was unreachable. If the query
+ * fails for a reason that may be transient, the version is unknown only until it is needed again.
+ */
 export class ServerVersion {
   readonly #connection: Pick<EngineConnection, 'query'>
   readonly #paths: readonly string[]
@@ -69,11 +73,14 @@ export class ServerVersion {
    */
   async #query(): Promise<Record<string, unknown>> {
     const limit = AbortSignal.timeout(this.#limitMs)
+    let isTransient = false
     for (const path of this.#paths) {
-      const body = await this.#connection.query(path, limit).then(parseJson, () => undefined)
+      const body = await this.#connection.query(path, limit).then(parseJson, (thrown) => {
+        isTransient ||= !isLastingRejection(thrown)
+      })
       if (isRecord(body) && typeof body.version === 'string') return body
     }
-    if (limit.aborted) this.forget()
+    if (isTransient) this.forget()
     return {}
   }
 }

@@ -1,4 +1,5 @@
 import t, { type Test } from 'tap'
+import { ProxyError } from '../../../../../../src/base/errors.ts'
 import { CLIENT_OF_KIND } from '../../../../../../src/proxy/engines/clients/client-of-kind.ts'
 import { ServerVersion } from '../../../../../../src/proxy/engines/clients/wire/server-version.ts'
 import { sendJson, startScriptedServer } from '../../../../../helpers/scripted-server.ts'
@@ -29,6 +30,28 @@ t.test('the version of a server that does not respond is unknown, and queried ag
   t.equal(queries.length, 2)
   respond('0.33')
   t.equal(await later, true)
+})
+
+t.test('the version is queried again after a failure that may be transient, and only then', async (t) => {
+  const missing = new ProxyError('engine_rejected', 'Not Found', { status: 404 })
+  const cases: [title: string, responses: Record<string, ProxyError>, queries: number][] = [
+    ['no such routes', { '/first': missing, '/second': missing }, 1],
+    ['HTTP 503', { '/first': missing, '/second': new ProxyError('engine_failed', 'HTTP 503') }, 2],
+    ['a lost connection', { '/first': new ProxyError('engine_lost', 'lost'), '/second': missing }, 2],
+    ['overload', { '/first': missing, '/second': new ProxyError('engine_rejected', '', { status: 429 }) }, 2],
+  ]
+  for (const [title, responses, expected] of cases) {
+    const paths: string[] = []
+    const query = async (path: string) => {
+      paths.push(path)
+      throw responses[path]
+    }
+    const version = new ServerVersion({ query }, ['/first', '/second'])
+    const { signal } = new AbortController()
+    t.strictSame(await version.getFields(signal), {}, title)
+    t.strictSame(await version.getFields(signal), {}, title)
+    t.equal(paths.length, expected * 2, title)
+  }
 })
 
 t.test('a caller that is aborted neither waits for the others nor ends their query', async (t) => {
