@@ -89,6 +89,11 @@ export class ProxyError extends Error {
   readonly engineBody: unknown
   /** The only text of this error that may be logged. */
   readonly logMessage: string
+  /**
+   * Whether the weights changed during the response that this error ended, so that the version of its last tokens is
+   * unknown. Set where the change is detected.
+   */
+  weightsChanged = false
 
   constructor(code: ErrorCode, message: string, options: ProxyErrorOptions = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })

@@ -215,6 +215,25 @@ t.test('a worker without the resume capability is lost with its connection', asy
   await failing
 })
 
+t.test('the loss of a worker reports whether its weights changed during the response', async (t) => {
+  for (const [version, weightsChanged] of [
+    ['2', true],
+    ['1', false],
+  ] as const) {
+    const { url, backend } = await relayServerFor(t)
+    const worker = await RawWorker.hello(url, { capabilities: [], weight_version: '1' })
+    const failing = t.rejects(readEvents(backend, chatRequest('x')), { code: 'worker_lost', weightsChanged })
+    const { request_id: id } = await worker.next('completion_request')
+    worker.chunk(id, 1, 'a', { start: { engine: 'e', weight_version: '1' } })
+    const status = { healthy: true, load: 1, models: [{ id: 'm' }], draining: false }
+    worker.send({ type: 'worker_status', ...status, weight_version: version })
+    worker.send({ type: 'ping' })
+    await worker.next('pong')
+    worker.socket.terminate()
+    await failing
+  }
+})
+
 t.test('a newer epoch of an id replaces the older one, which is rejected from then on', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const old = await RawWorker.hello(url, { epoch: 1 })

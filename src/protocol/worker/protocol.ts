@@ -362,6 +362,8 @@ export const WireError = Type.Object({
   engine_body: Type.Optional(Type.Unknown()),
   /** The text that the proxy may log; absent: only the code. `message` may quote the prompt. */
   log_message: Type.Optional(Type.String({ maxLength: 1_000 })),
+  /** Whether the weights changed during the response: the version in its start is not that of its last tokens. */
+  weights_changed: Type.Optional(Type.Boolean()),
 })
 
 /** The end of a request, completed or failed. */

@@ -244,6 +244,7 @@ function errorToWire(error: ProxyError): BeforeJson<WireError> {
     retry_after_s: error.retryAfterS,
     engine_body: error.engineBody,
     log_message: error.logMessage.slice(0, 1_000),
+    weights_changed: error.weightsChanged || undefined,
   }
 }
 
@@ -268,11 +269,13 @@ const WORKER_ERROR_CODES: ReadonlySet<string> = new Set<ErrorCode>([
 
 function errorFromWire(wire: WireError): ProxyError {
   const code = WORKER_ERROR_CODES.has(wire.code) ? (wire.code as ErrorCode) : 'engine_failed'
-  return new ProxyError(code, wire.message, {
+  const error = new ProxyError(code, wire.message, {
     status: wire.status,
     ...(wire.param !== undefined && { param: wire.param }),
     ...(wire.retry_after_s !== undefined && { retryAfterS: wire.retry_after_s }),
     ...(wire.engine_body !== undefined && { engineBody: wire.engine_body }),
     logMessage: wire.log_message ?? `the worker reported ${code}`,
   })
+  error.weightsChanged = wire.weights_changed === true
+  return error
 }

@@ -103,6 +103,8 @@ interface WorkerRequest {
   request: GenerationRequest
   /** The socket on which the complete prompt was sent again; undefined: it was not. */
   fullRequestSocket: RelaySocket | undefined
+  /** The number of changes of the weights when the response started. */
+  weightChangesAtStart: number
 }
 
 /** A worker that has connected: its reported status, its connection, and its requests. */
@@ -115,6 +117,10 @@ export class ConnectedWorker {
    * request.
    */
   weightVersion: string | undefined
+  /** The number of times that the weights of its engines changed, or may have been updated. */
+  #weightChanges = 0
+  /** The version that it reported last, which {@link weightVersion} may have discarded; null: none. */
+  #lastVersion: string | null | undefined
   healthy = true
   /** The token ids of a fixed text for each engine, by which tokenizers are compared. */
   textIds: WorkerStatus['text_ids']
@@ -198,7 +204,7 @@ export class ConnectedWorker {
     this.#connect(socket)
     this.identity = toWorkerIdentity(hello)
     this.#setModels(hello.models)
-    this.weightVersion = hello.weight_version ?? undefined
+    this.#setWeightVersion(hello.weight_version)
     this.healthy = hello.healthy ?? true
     this.unavailable = hello.unavailable
     this.textIds = hello.text_ids
@@ -209,7 +215,7 @@ export class ConnectedWorker {
     for (const [requestId, sent] of [...this.#requests]) {
       if (reported.has(requestId)) continue
       if (sent.handle.received === 0) this.#sendFullRequest(socket, requestId, sent)
-      else sent.handle.fail(createLostError(this.identity.workerId, 'reconnected without this request'))
+      else sent.handle.fail(this.#createLostError('reconnected without this request', sent))
     }
   }
 
@@ -230,8 +236,7 @@ export class ConnectedWorker {
    */
   lose(reason: string): void {
     this.#transition('closed')
-    for (const { handle } of [...this.#requests.values()])
-      handle.fail(createLostError(this.identity.workerId, reason))
+    for (const sent of [...this.#requests.values()]) sent.handle.fail(this.#createLostError(reason, sent))
   }
 
   /**
@@ -250,7 +255,7 @@ export class ConnectedWorker {
     }
     const request = this.#can(CAPABILITIES.details) ? agentRequest : withoutCapture(agentRequest)
     const socket = this.#socket
-    if (!socket) throw createLostError(this.identity.workerId, 'has no connection')
+    if (!socket) throw this.#createLostError('has no connection')
     const { version } = this.identity
     const known = {
       reported: findBasePrompt(request, this),
@@ -273,7 +278,8 @@ export class ConnectedWorker {
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
       onEnd: (isComplete) => this.#leave(requestId, isComplete),
     })
-    this.#requests.set(requestId, { handle, request, fullRequestSocket: undefined })
+    const weightChangesAtStart = this.#weightChanges
+    this.#requests.set(requestId, { handle, request, fullRequestSocket: undefined, weightChangesAtStart })
     this.#sessions.set(request.sessionId, true)
     sendRequest(socket, json)
     return handle
@@ -297,6 +303,7 @@ export class ConnectedWorker {
   async refresh(): Promise<void> {
     if (!this.isConnected || !this.#can(CAPABILITIES.status)) return
     this.weightVersion = undefined
+    this.#weightChanges += 1
     await this.#statusRequests.send((seq) =>
       this.#send({ type: 'worker_status_request', seq } satisfies WorkerStatusRequest),
     )
@@ -370,9 +377,10 @@ export class ConnectedWorker {
     const sent = typeof frame.request_id === 'string' ? this.#requests.get(frame.request_id) : undefined
     const v1 = this.identity.version === 1
     if (!sent) this.#ignore(frame, 'belongs to no request in flight')
-    else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.isValid(frame))
+    else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.isValid(frame)) {
+      if (frame.start) sent.weightChangesAtStart = this.#weightChanges
       sent.handle.receiveChunk(frame, bytes)
-    else if (!v1 && frames.responseV2.isValid(frame)) {
+    } else if (!v1 && frames.responseV2.isValid(frame)) {
       if (!this.#resendIfBaseEvicted(sent, frame)) sent.handle.receiveEndV2(frame, bytes)
     } else if (v1 && frames.responseV1.isValid(frame)) {
       this.#updateWarning(frame)
@@ -410,9 +418,25 @@ export class ConnectedWorker {
     this.warning = frame.warning
     this.#connectedState = frame.draining ? 'draining' : 'serving'
     if (this.#state !== this.#connectedState) this.#transition(this.#connectedState)
-    this.weightVersion = frame.weight_version ?? undefined
+    this.#setWeightVersion(frame.weight_version)
     this.#setModels(frame.models)
     if (frame.answers !== undefined) this.#statusRequests.settle(frame.answers)
+  }
+
+  /**
+   * Creates the error for requests of a lost worker. It can no longer report that the weights changed during a response,
+   * so its earlier reports determine whether they did.
+   */
+  #createLostError(reason: string, sent?: WorkerRequest): ProxyError {
+    const error = new ProxyError('worker_lost', `worker ${this.identity.workerId} ${reason}`)
+    error.weightsChanged = sent !== undefined && sent.weightChangesAtStart !== this.#weightChanges
+    return error
+  }
+
+  #setWeightVersion(version: string | null): void {
+    if (this.#lastVersion !== undefined && version !== this.#lastVersion) this.#weightChanges += 1
+    this.#lastVersion = version
+    this.weightVersion = version ?? undefined
   }
 
   #receiveAlive(frame: Frame): void {
@@ -488,8 +512,4 @@ export function toWorkerIdentity(hello: WorkerHelloV2): WorkerIdentity {
     capabilities: Object.values(CAPABILITIES).filter((name) => hello.capabilities.includes(name)),
     maxConcurrency: hello.max_concurrency,
   }
-}
-
-function createLostError(workerId: string, reason: string): ProxyError {
-  return new ProxyError('worker_lost', `worker ${workerId} ${reason}`)
 }

@@ -74,6 +74,8 @@ export class EngineHealthWatch {
   weightVersion: string | undefined
   /** The number of times that the weight version was discarded because the weights may have changed. */
   timesForgotten = 0
+  /** The number of times that a trainer reported a possible update of the weights. */
+  timesUpdated = 0
   /** Resolves when the running refresh has ended; undefined if none is running. */
   refreshing: Promise<void> | undefined
   /** The reason why the engine is unhealthy. */
@@ -121,7 +123,7 @@ export class EngineHealthWatch {
    * outcome, when a check that began after this method was called has ended.
    */
   refresh(): Promise<void> {
-    this.forgetWeights()
+    this.#discardVersion()
     this.#next ??= this.#last.then(() => {
       this.#next = undefined
       return this.#checkNow()
@@ -138,24 +140,29 @@ export class EngineHealthWatch {
   markUnhealthy(error: ProxyError): void {
     if (this.#state === 'closed') return
     this.error = error.message
-    this.forgetWeights()
+    this.#discardVersion()
     this.#transition('down')
     this.#notify()
   }
 
   /**
-   * Discards the weight version, since the weights may have changed: it is unknown until a check that begins later
-   * reports it.
+   * Discards the weight version, since a trainer may have updated the weights: it is unknown until a check that begins
+   * later reports it.
    */
   forgetWeights(): void {
-    this.weightVersion = undefined
-    this.timesForgotten += 1
+    this.timesUpdated += 1
+    this.#discardVersion()
   }
 
   stop(): void {
     this.#transition('closed')
     this.#stopping.abort()
     this.#cancelNext?.()
+  }
+
+  #discardVersion(): void {
+    this.weightVersion = undefined
+    this.timesForgotten += 1
   }
 
   #checkNow(): Promise<void> {
@@ -216,7 +223,7 @@ export class EngineHealthWatch {
     this.#silentChecks = silent ? this.#silentChecks + 1 : SILENT_CHECKS
     if (this.healthy && this.#silentChecks < SILENT_CHECKS) return
     // A replacement may have started with other weights.
-    this.forgetWeights()
+    this.#discardVersion()
     this.error = silent ? `no response within ${CHECK_TIMEOUT_MS / 1_000} s` : getMessage(thrown)
     this.#transition('down')
   }

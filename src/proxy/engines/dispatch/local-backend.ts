@@ -135,6 +135,8 @@ class EngineBackend implements LocalBackend {
     try {
       await client.generate(request, { write }, signal)
     } catch (thrown) {
+      // Must precede the refresh, which discards the version.
+      if (thrown instanceof ProxyError) thrown.weightsChanged ||= weights.haveWeightsChanged
       // A trainer aborts requests to load new weights. The check detects a paused engine, to which no request must be
       // dispatched until it is resumed.
       if (thrown instanceof ProxyError && thrown.code === 'engine_aborted')

@@ -64,6 +64,8 @@ interface ResponsePart {
   readonly stops: SplitStopFinder | undefined
   start: GenerationStart | undefined
   end: GenerationEnd | undefined
+  /** The error that cut the request. */
+  cut: ProxyError | undefined
   /** The announced weight version at the time of dispatch. */
   announcedVersion: string | undefined
 }
@@ -131,7 +133,8 @@ export class ResponseContinuation {
       return undefined
     } catch (thrown) {
       if (thrown === STOPPED) return undefined
-      const code = thrown instanceof ProxyError ? thrown.code : 'internal'
+      part.cut = thrown instanceof ProxyError ? thrown : undefined
+      const code = part.cut?.code ?? 'internal'
       this.#record(code === 'engine_aborted' ? 'abort' : code)
       if (signal.aborted || !(thrown instanceof ProxyError) || !CUTS.has(code)) throw thrown
       // The backend has already retried a request that engines lose before its first event. It may cause their failure.
@@ -159,16 +162,19 @@ export class ResponseContinuation {
 
   #createPart(request: GenerationRequest, stops?: SplitStopFinder): ResponsePart {
     const offset = this.#sampled.length
-    return { request, offset, stops, start: undefined, end: undefined, announcedVersion: undefined }
+    const unknown = { start: undefined, end: undefined, cut: undefined, announcedVersion: undefined }
+    return { request, offset, stops, ...unknown }
   }
 
   #toRequest(rest: GenerationRequest): GenerationRequest {
     const sampledBy = this.#ended.findLast(({ weight_version: version }) => version !== null)
+    // A part during which the weights changed has no version, but its last tokens are no older than its first.
+    const minWeightVersion = this.#part.start?.weightVersion ?? sampledBy?.weight_version ?? undefined
     return {
       ...rest,
       // Each engine request has a separate id, so that a worker, for instance, does not confuse them.
       requestId: `${rest.requestId}-${this.#ended.length + 1}`,
-      minWeightVersion: sampledBy?.weight_version ?? undefined,
+      minWeightVersion,
       ...(rest.record?.routedExperts && { expertsStart: this.#data.expertsStart }),
     }
   }
@@ -261,7 +267,8 @@ export class ResponseContinuation {
 
   /** The weight version that samples the current part; undefined: it is unknown, or changed during the part. */
   get #version(): string | undefined {
-    const { start, end, announcedVersion } = this.#part
+    const { start, end, cut, announcedVersion } = this.#part
+    if (cut?.weightsChanged) return undefined
     const first = start?.weightVersion ?? announcedVersion
     const last = start?.weightVersion ?? this.#options.announcedVersion()
     return first === (end?.weightVersion === undefined ? last : end.weightVersion) ? first : undefined
@@ -339,11 +346,13 @@ function withEarlierTokens({ usage }: GenerationEnd, offset: number): Generation
 function withReason(cut: ProxyError, why: string): ProxyError {
   const { code, message, status, retryAfterS, engineBody, logMessage } = cut
   const explanation = `; the response does not continue: ${why}`
-  return new ProxyError(code, message + explanation, {
+  const error = new ProxyError(code, message + explanation, {
     cause: cut,
     status,
     retryAfterS,
     engineBody,
     logMessage: logMessage + explanation,
   })
+  error.weightsChanged = cut.weightsChanged
+  return error
 }

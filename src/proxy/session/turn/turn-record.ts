@@ -57,7 +57,7 @@ export function toOutcome(
     exact: inexact === null,
     inexactReason: inexact,
     weightVersionStart: completion.details?.firstVersion ?? start?.weightVersion ?? null,
-    weightVersionEnd: (end?.weightVersion === undefined ? start?.weightVersion : end.weightVersion) ?? null,
+    weightVersionEnd: findLastVersion(completion, failure),
     usage: end?.usage ? JSON.stringify(end.usage) : null,
     annotations: JSON.stringify({
       ...turn.annotations,
@@ -69,6 +69,15 @@ export function toOutcome(
     ...(completion.details && hasIds && { details: completion.details.pack(completion.tokenIds.length) }),
     error: failure && { code: failure.code, message: failure.message },
   }
+}
+
+/** Returns the weight version of the last token; null if it is unknown. */
+function findLastVersion(
+  { start, end }: Pick<Completion, 'start' | 'end'>,
+  failure: ProxyError | null,
+): string | null {
+  if (end?.weightVersion !== undefined) return end.weightVersion
+  return failure?.weightsChanged ? null : (start?.weightVersion ?? null)
 }
 
 /** Values that are recorded if an engine does not report its own. */

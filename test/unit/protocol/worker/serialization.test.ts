@@ -135,6 +135,22 @@ t.test('every error that a worker may report survives serialization', async (t) 
   }
 })
 
+t.test(
+  'an error reports whether the weights changed, and not from a worker of an older version',
+  async (t) => {
+    for (const weightsChanged of [true, false]) {
+      const error = new ProxyError('engine_lost', 'why')
+      error.weightsChanged = weightsChanged
+      const text = createFailureFrame('r', error)(1)
+      t.equal(text.includes('weights_changed'), weightsChanged, 'an older proxy receives no unknown field')
+      t.throws(() => parseResponseEnd(receive(frames.responseV2, text)), {
+        code: 'engine_lost',
+        weightsChanged,
+      })
+    }
+  },
+)
+
 t.test("a worker cannot report the proxy's own errors", async (t) => {
   const others = (Object.keys(ERROR_CATALOGUE) as ErrorCode[]).filter((code) => !isReportable(code))
   t.ok(others.includes('unauthorized') && others.includes('agent_gone') && others.includes('session_ended'))

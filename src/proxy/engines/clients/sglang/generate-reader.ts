@@ -38,7 +38,7 @@ import {
   isError,
 } from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
-import { findFirstWeightVersion, readWeightVersion } from '../wire/weight-version.ts'
+import { findFirstWeightVersion, findLastWeightVersion, readWeightVersion } from '../wire/weight-version.ts'
 
 export interface GenerateReaderOptions extends ReaderOptions {
   /** The ids that were sent; the engine does not repeat them. */
@@ -61,6 +61,8 @@ export class GenerateReader implements JsonReader {
   #seen = 0
   #meta: Record<string, unknown> = {}
   #skipped: string | undefined
+  /** The weight version in the start event. */
+  #firstVersion: string | undefined
 
   constructor(options: GenerateReaderOptions) {
     this.#options = options
@@ -107,6 +109,12 @@ export class GenerateReader implements JsonReader {
       usage: parseUsage(this.#meta),
       weightVersion: readWeightVersion(weights),
     }
+  }
+
+  /** Whether the engine has reported another weight version than that of the start event. */
+  get haveWeightsChanged(): boolean {
+    const last = findLastWeightVersion(this.#meta) ?? readWeightVersion(this.#meta.weight_version)
+    return this.#firstVersion !== undefined && last !== undefined && last !== this.#firstVersion
   }
 
   /** Parses an event. @returns undefined for an event that is not part of the response, such as a gateway's warning */
@@ -168,11 +176,12 @@ export class GenerateReader implements JsonReader {
     this.#started = true
     const { engine, promptTokenIds: sent, hasImages } = this.#options
     const promptTokenIds = hasImages ? parseIds(reported) : sent
+    this.#firstVersion = findFirstWeightVersion(this.#meta, isComplete)
     return {
       type: 'start',
       engine,
       promptTokenIds,
-      weightVersion: findFirstWeightVersion(this.#meta, isComplete),
+      weightVersion: this.#firstVersion,
       ...(isComplete && { isComplete }),
     }
   }

@@ -70,6 +70,8 @@ export class CompletionReader {
   #stopReason: string | number | null | undefined
   #usage: Usage | undefined
   #weightVersion: string | undefined
+  /** The weight version in the start event. */
+  #firstVersion: string | undefined
   #prompt: PromptIds | undefined
   /** The prompt's ids if reported after the start event. */
   #latePrompt: PromptIds | undefined
@@ -134,6 +136,11 @@ export class CompletionReader {
     }
   }
 
+  /** Whether the engine has reported another weight version than that of the start event. */
+  get haveWeightsChanged(): boolean {
+    return this.#firstVersion !== undefined && this.#weightVersion !== this.#firstVersion
+  }
+
   #parse(json: string | Buffer): Record<string, unknown> {
     const { engine, redact, readPrompt } = this.#options
     let response: unknown
@@ -182,6 +189,7 @@ export class CompletionReader {
     const holders = [response.metadata, choice].filter(isRecord)
     const first = holders.map((holder) => findFirstWeightVersion(holder, isComplete)).find(Boolean)
     const weightVersion = first ?? (isComplete ? undefined : this.#weightVersion)
+    this.#firstVersion = weightVersion
     const promptTokenIds = readIds(reported ?? this.#options.sentPromptTokenIds)
     this.#prompt = promptTokenIds
     events.push({

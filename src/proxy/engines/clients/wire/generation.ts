@@ -56,7 +56,7 @@ function watchPromptIds(sink: EventSink, { missingPromptIdCounter }: EngineConne
 }
 
 /** A converter of the JSON of one response to events. */
-export interface JsonReader {
+interface EventParser {
   /**
    * Reads one event of a stream, or the complete response, as text or UTF-8, and appends its events to `events`. Must
    * not retain references to the bytes.
@@ -67,11 +67,17 @@ export interface JsonReader {
   end(): GenerationEnd
 }
 
+/** An {@link EventParser} that also detects changes of the weights. */
+export interface JsonReader extends EventParser {
+  /** Whether the engine has reported another weight version than that of the start event. */
+  readonly haveWeightsChanged: boolean
+}
+
 /**
  * Wraps a reader so that its exceptions are failures of the engine: a response may contain any value at any depth,
  * which readers do not check everywhere.
  */
-function wrapReader(reader: JsonReader, engine: string): JsonReader {
+function wrapReader(reader: JsonReader, engine: string): EventParser {
   return {
     read(json, events, isComplete) {
       try {
@@ -91,12 +97,26 @@ function wrapReader(reader: JsonReader, engine: string): JsonReader {
  * @throws as EngineClient.generate
  */
 export async function readResponse(
-  unguarded: JsonReader,
+  reader: JsonReader,
   connection: EngineConnection,
   response: EngineResponse,
   sink: EventSink,
 ): Promise<void> {
-  const reader = wrapReader(unguarded, connection.name)
+  try {
+    await pushResponse(wrapReader(reader, connection.name), connection, response, sink)
+  } catch (thrown) {
+    // A response that was cut has no end event, which would report the version of its last tokens.
+    if (thrown instanceof ProxyError) thrown.weightsChanged ||= reader.haveWeightsChanged
+    throw thrown
+  }
+}
+
+async function pushResponse(
+  reader: EventParser,
+  connection: EngineConnection,
+  response: EngineResponse,
+  sink: EventSink,
+): Promise<void> {
   const contentType = response.headers['content-type']?.toString() ?? ''
   if (contentType.includes('text/event-stream')) {
     const stream = new EventStreamReader(connection, reader, sink)
@@ -120,10 +140,10 @@ export async function readResponse(
 class EventStreamReader implements BodyReader {
   isDone = false
   readonly #parser: SseParser
-  readonly #reader: JsonReader
+  readonly #reader: EventParser
   readonly #sink: EventSink
 
-  constructor({ name, maxResponseBytes }: EngineConnection, reader: JsonReader, sink: EventSink) {
+  constructor({ name, maxResponseBytes }: EngineConnection, reader: EventParser, sink: EventSink) {
     this.#parser = new SseParser(name, maxResponseBytes)
     this.#reader = reader
     this.#sink = sink

@@ -14,7 +14,7 @@ function stamp(
   versions: [string | undefined, string | undefined],
   timesForgotten = 0,
 ) {
-  const engine = { weightVersion: versions[0], timesForgotten: 0 }
+  const engine = { weightVersion: versions[0], timesForgotten: 0, timesUpdated: 0 }
   const stamps = new WeightStamp(engine)
   engine.weightVersion = versions[1]
   engine.timesForgotten = timesForgotten
@@ -46,3 +46,26 @@ t.test(
     )
   },
 )
+
+t.test('a stream that is cut reports whether the weights have changed since its start', async (t) => {
+  type Engine = ConstructorParameters<typeof WeightStamp>[0]
+  const isChanged = (start: GenerationEvent, change: Partial<Engine>, atStart: Partial<Engine> = {}) => {
+    const engine = { weightVersion: '1', timesForgotten: 0, timesUpdated: 0, ...atStart }
+    const stamps = new WeightStamp(engine)
+    stamps.stamp([start, DELTA])
+    Object.assign(engine, change)
+    stamps.stamp([DELTA])
+    return stamps.haveWeightsChanged
+  }
+  t.equal(isChanged(START, {}), false)
+  t.equal(isChanged(START, { weightVersion: '2' }), true)
+  const forgotten = { weightVersion: undefined, timesForgotten: 1 }
+  t.equal(isChanged(START, forgotten), false, 'another request of the engine failed at the same time')
+  t.equal(isChanged(START, { ...forgotten, timesUpdated: 1 }), true, 'a trainer may have updated them')
+  t.equal(isChanged(START, { timesForgotten: 2, timesUpdated: 1 }), false, 'it has not updated them')
+  t.equal(isChanged(START, { weightVersion: '2' }, { weightVersion: undefined }), false, 'none is stated')
+  const reported = { ...START, weightVersion: '2' }
+  t.equal(isChanged(reported, {}), false, 'the engine reports a newer one than in its last health check')
+  t.equal(isChanged(reported, { weightVersion: '2' }), false)
+  t.equal(isChanged(reported, { weightVersion: '3' }), true)
+})

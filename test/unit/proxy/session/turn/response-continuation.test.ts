@@ -4,7 +4,9 @@ import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
+import { createLocalBackend } from '../../../../../src/proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from '../../../../../src/proxy/engines/port/backend.ts'
+import type { EngineClient } from '../../../../../src/proxy/engines/port/engine-client.ts'
 import { RelayRequest } from '../../../../../src/proxy/relay/relay-request.ts'
 import type { ContinuationPlanner } from '../../../../../src/proxy/session/prompts/continuation.ts'
 import { ResponseContinuation } from '../../../../../src/proxy/session/turn/response-continuation.ts'
@@ -80,3 +82,76 @@ for (const [title, continuation, code, expected] of [
         : undefined,
     )
   })
+
+/**
+ * Serves a response by an engine that is cut after its first three tokens.
+ * @param during runs between the first token and the next two
+ */
+async function continueResponse(
+  code: 'engine_lost' | 'engine_aborted' | 'shutting_down',
+  during: (backend: ReturnType<typeof createLocalBackend>, setVersion: (version: string) => void) => unknown,
+) {
+  let weightVersion = 'v1'
+  let requests = 0
+  const client: EngineClient = {
+    ...{ name: 'e', kind: 'vllm', takesTokenIds: true, takesImages: true },
+    checkHealth: async () => ({ models: [{ id: 'm' }], weightVersion }),
+    close: async () => {},
+    async generate({ minWeightVersion }, sink) {
+      requests += 1
+      await sink.write([{ type: 'start', engine: 'e' }])
+      if (requests > 1) {
+        minVersions.push(minWeightVersion)
+        const rest: GenerationEvent = { type: 'delta', tokenIds: [10], logprobs: [-1] }
+        await sink.write([rest, { type: 'end', finishReason: 'stop' }])
+        return
+      }
+      await sink.write([{ type: 'delta', tokenIds: [7], logprobs: [-1] }])
+      await during(backend, (version) => {
+        weightVersion = version
+      })
+      await sink.write([{ type: 'delta', tokenIds: [8, 9], logprobs: [-1, -1] }])
+      throw new ProxyError(code, 'cut')
+    },
+  }
+  const minVersions: (string | undefined)[] = []
+  const backend = createLocalBackend({ clients: [client], clock: new FakeClock() })
+  await backend.listModels()
+  const options = { backend, request: REQUEST, continuation: planner, announcedVersion: () => undefined }
+  const response = new ResponseContinuation(options)
+  const events: GenerationEvent[] = []
+  const write = (batch: readonly GenerationEvent[]) => void events.push(...batch)
+  await response.pushTo({ write } as never, new AbortController().signal)
+  await backend.close()
+  const versions = response.engineRequests?.map(({ weight_version: version }) => version)
+  const spans = events.flatMap((event) =>
+    event.type === 'delta' ? (event.details?.weight_versions ?? []) : [],
+  )
+  const [start] = events.flatMap((event) => (event.type === 'start' ? [event.weightVersion] : []))
+  return { versions, spans, start, minVersions }
+}
+
+for (const code of ['engine_lost', 'engine_aborted', 'shutting_down'] as const) {
+  t.test(`a part that ended with ${code} after its weights had changed has no version`, async (t) => {
+    const changed = await continueResponse(code, async (backend, setVersion) => {
+      backend.pause()
+      setVersion('v2')
+      await backend.resume()
+    })
+    t.strictSame(changed, {
+      versions: [null, 'v2'],
+      spans: [{ version: 'v2', start: 3, end: 4 }],
+      start: 'v1',
+      minVersions: ['v1'],
+    })
+  })
+}
+
+t.test('a part that ended while its weights were the same has their version', async (t) => {
+  const { versions, spans } = await continueResponse('engine_aborted', async (backend) => {
+    backend.pause()
+    await backend.resume()
+  })
+  t.strictSame(versions, ['v1', 'v1'])
+  t.match(spans, [{ version: 'v1', start: 0, end: 3 }, { start: 3 }])
+})

@@ -146,6 +146,23 @@ t.test(
   },
 )
 
+t.test('the last version of a turn that failed after its weights had changed is unknown', async (t) => {
+  for (const [weightsChanged, expected] of [
+    [true, null],
+    [false, 'v1'],
+  ] as const) {
+    const script: Script = async function* () {
+      yield [{ type: 'start', engine: 'e', weightVersion: 'v1' }]
+      yield [{ type: 'delta', content: 'ab', tokenIds: [1, 2], logprobs: [-1, -1] }]
+      const error = new ProxyError('engine_lost', 'cut')
+      throw Object.assign(error, { weightsChanged })
+    }
+    const { runner, store } = await setUp(t, script)
+    await t.rejects(runner.begin(createRequest(), never).then(read), { code: 'engine_lost' })
+    t.match(await getTurns(store), [{ weightVersionStart: 'v1', weightVersionEnd: expected }])
+  }
+})
+
 t.test('the end of a response is deferred until the turn is in the store', async (t) => {
   const steps: string[] = []
   const store = intercept(await openMemoryStore(), {

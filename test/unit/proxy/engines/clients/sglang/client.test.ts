@@ -7,7 +7,7 @@ import type { GenerationRequest } from '../../../../../../src/protocol/canonical
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { CLIENT_OF_KIND } from '../../../../../../src/proxy/engines/clients/client-of-kind.ts'
 import { pull } from '../../../../../helpers/event-stream.ts'
-import { sendJson, startScriptedServer } from '../../../../../helpers/scripted-server.ts'
+import { openEventStream, sendJson, startScriptedServer } from '../../../../../helpers/scripted-server.ts'
 import { until } from '../../../../../helpers/until.ts'
 
 t.test(
@@ -176,4 +176,35 @@ t.test("a request names its session, and its end closes the server's state of it
       cachesSessions ? [{ session_id: 's' }, { session_id: 's/subagent:x' }] : [],
     )
   }
+})
+
+t.test('an error reports whether the weights changed during the stream that it ended', async (t) => {
+  let versions: string[] = []
+  let isAborted = false
+  const server = await startScriptedServer(async (_, response) => {
+    const send = openEventStream(response)
+    for (const [index, weight_version] of versions.entries()) {
+      const isLast = isAborted && index === versions.length - 1
+      const finish_reason = isLast ? { type: 'abort', message: 'paused' } : null
+      const meta_info = { completion_tokens: index + 1, weight_version, finish_reason }
+      send({ output_ids: Array.from({ length: index + 1 }, (_, id) => id), meta_info })
+    }
+    response.end()
+  })
+  t.teardown(() => server.close())
+  const engine = CLIENT_OF_KIND.sglang({ url: server.url })
+  t.teardown(() => engine.close())
+  const body = { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] }
+  const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: true }
+  const tokens = { ...request, promptTokenIds: PromptIds.of(1, 2) } as GenerationRequest
+  for (const code of ['engine_lost', 'engine_aborted'])
+    for (const [sent, weightsChanged] of [
+      [['v1', 'v2'], true],
+      [['v1', 'v1'], false],
+    ] as const) {
+      versions = [...sent]
+      isAborted = code === 'engine_aborted'
+      const events = Array.fromAsync(pull(engine, tokens, new AbortController().signal))
+      await t.rejects(events, { code, weightsChanged })
+    }
 })
