@@ -9,6 +9,7 @@ import type { ScoreRequest, ScoreResult } from '../port/score.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import { parseEndpoint } from './endpoint.ts'
 import { type ConnectionOptions, EngineConnection } from './wire/connection.ts'
+import { convertHealthError, isLastingRejection } from './wire/failures.ts'
 
 /** Creates a client that detects the kind of its server when the server first responds. */
 export function createAutoClient(options: ConnectionOptions): EngineClient {
@@ -105,7 +106,8 @@ const VLLM_METRIC = /^vllm:/m
 /**
  * Detects the kind of an engine: vLLM and SGLang name themselves as owners of their models, or have routes that no
  * other server has in this form; any other server that lists models counts as OpenAI-compatible.
- * @throws ProxyError `engine_unreachable` if no server responds, `engine_failed` if the server lists no models
+ * @throws ProxyError `engine_unreachable` if no server responds, or if it closes a connection, `engine_failed` if the
+ *   server lists no models, or is overloaded
  */
 export async function detectEngineKind(
   { url, apiKey, connect }: Pick<ConnectionOptions, 'url' | 'apiKey' | 'connect'>,
@@ -138,7 +140,11 @@ async function fetchJson(connection: EngineConnection, path: string, signal: Abo
   return parseJson((await fetchText(connection, path, signal)) ?? '')
 }
 
-/** Fetches text. @returns undefined for an error response */
+/**
+ * Fetches text.
+ * @returns undefined for an error response, such as one to an unknown route, for which some servers have 5xx
+ * @throws ProxyError for a failure that is transient: the kind is detected once, so that it must not depend on one
+ */
 async function fetchText(
   connection: EngineConnection,
   path: string,
@@ -147,8 +153,10 @@ async function fetchText(
   try {
     return await connection.query(path, signal)
   } catch (thrown) {
-    if (thrown instanceof ProxyError && thrown.code !== 'engine_unreachable') return undefined
-    throw thrown
+    const isResponse =
+      isLastingRejection(thrown) || (thrown instanceof ProxyError && thrown.code === 'engine_failed')
+    if (isResponse) return undefined
+    throw convertHealthError(thrown)
   }
 }
 
