@@ -18,11 +18,20 @@ t.test('a stop string and the token limit apply to the complete response', async
     const full = await sendRequest('chat', true, [], fields)
     const { completion_token_ids: ids, finish_reason: reason } = full.turn
     t.ok(ids.length < LENGTH - 10)
-    for (let after = 1; after < ids.length; after += IS_FULL ? 2 : 4) {
+    for (let after = 0; after < ids.length; after += IS_FULL || after === 0 ? 1 : 4) {
       const { turn, text } = await sendRequest('chat', true, [{ kind: 'abort', after }], fields)
       const what = `${JSON.stringify(fields)} cut after ${after}`
       t.strictSame([turn.completion_token_ids, turn.finish_reason, turn.exact], [ids, reason, true], what)
       t.strictSame(normalizeResponse(text, true), normalizeResponse(full.text, true), what)
+      const parts = turn.annotations.engine_requests.map(({ start, end }: Json) => [start, end])
+      t.strictSame(
+        parts,
+        [
+          [0, after],
+          [after, ids.length],
+        ],
+        what,
+      )
     }
   }
   t.equal(engine.generations().at(-1)!.body.max_tokens, 1, 'the rest of the limit is requested')

@@ -60,7 +60,7 @@ interface ResponsePart {
   readonly request: GenerationRequest
   /** The number of tokens of the earlier parts. */
   readonly offset: number
-  /** Finds stop strings that a cut has split; undefined in the first part. */
+  /** Finds stop strings that a cut has split; undefined in a part without earlier tokens. */
   readonly stops: SplitStopFinder | undefined
   start: GenerationStart | undefined
   end: GenerationEnd | undefined
@@ -110,7 +110,9 @@ export class ResponseContinuation {
       if ('finish' in rest) return await this.#finish(rest.finish)
       this.#options.request.log?.logContinuation(cut, this.#sampled.length)
       this.#data.startRequest(this.#sampled.length)
-      this.#part = this.#createPart(this.#toRequest(rest.request), rest.stops)
+      // Without earlier tokens, no stop string is split, and the engine finds all of them.
+      const stops = this.#sampled.length > 0 ? rest.stops : undefined
+      this.#part = this.#createPart(this.#toRequest(rest.request), stops)
     }
   }
 
@@ -216,7 +218,7 @@ export class ResponseContinuation {
    * @returns whether there is such a token, which ends the response
    */
   #receiveDelta(delta: GenerationDelta, passed: GenerationEvent[]): boolean {
-    const { offset, stops } = this.#part
+    const { stops } = this.#part
     const { tokenIds: ids = [], content, details } = delta
     const joined = details ? { ...delta, details: this.#data.join(details) } : delta
     this.#hasText ||= Boolean(content)
@@ -229,7 +231,7 @@ export class ResponseContinuation {
     this.#part.end = { type: 'end', finishReason: 'stop', stopReason: stops.matched }
     this.#passEnd(this.#part.end, passed)
     this.#record('stop')
-    return offset > 0
+    return true
   }
 
   #receiveEnd(end: GenerationEnd, passed: GenerationEvent[]): void {
