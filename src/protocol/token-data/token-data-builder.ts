@@ -65,10 +65,11 @@ export class TokenDataBuilder {
 
   /**
    * The weight version that sampled the first token, if the engine reported versions per token, which it does at the end
-   * of a stream.
+   * of a stream. The spans of a continued response may begin later.
    */
   get firstVersion(): string | undefined {
-    return this.#latest.weight_versions?.[0]?.version
+    const [first] = this.#latest.weight_versions ?? []
+    return first?.start === 0 ? first.version : undefined
   }
 
   get hasExperts(): boolean {

@@ -172,12 +172,14 @@ export class ResponseContinuation {
     const sampledBy = this.#ended.findLast(({ weight_version: version }) => version !== null)
     // A part during which the weights changed has no version, but its last tokens are no older than its first.
     const minWeightVersion = this.#part.start?.weightVersion ?? sampledBy?.weight_version ?? undefined
+    // Without earlier tokens, the request starts where the first one did.
+    const hasTokens = this.#sampled.length > 0
     return {
       ...rest,
       // Each engine request has a separate id, so that a worker, for instance, does not confuse them.
       requestId: `${rest.requestId}-${this.#ended.length + 1}`,
       minWeightVersion,
-      ...(rest.record?.routedExperts && { expertsStart: this.#data.expertsStart }),
+      ...(hasTokens && rest.record?.routedExperts && { expertsStart: this.#data.expertsStart }),
     }
   }
 

@@ -155,3 +155,35 @@ t.test('a part that ended while its weights were the same has their version', as
   t.strictSame(versions, ['v1', 'v1'])
   t.match(spans, [{ version: 'v1', start: 0, end: 3 }, { start: 3 }])
 })
+
+for (const [when, sampled, expected] of [
+  ['before its first token, the rest of it requests the experts of the prompt', [], [0, 0]],
+  ['after tokens, the rest of it requests those that no engine has reported', [7, 8], [0, 3]],
+] as const)
+  t.test(`when a response with routed experts is cut ${when}`, async (t) => {
+    const starts: (number | undefined)[] = []
+    const backend: Pick<Backend, 'generate'> = {
+      generate: async ({ expertsStart }, sink) => {
+        starts.push(expertsStart)
+        const isFirst = starts.length === 1
+        await sink.write([
+          { type: 'start', engine: 'e' },
+          { type: 'delta', tokenIds: isFirst ? [...sampled] : [9] },
+        ])
+        if (isFirst) throw new ProxyError('engine_aborted', 'aborted')
+        await sink.write([{ type: 'end', finishReason: 'stop' }])
+      },
+    }
+    const captured = { record: { routedExperts: true }, expertsStart: 0 }
+    const continuation: ContinuationPlanner = {
+      ...planner,
+      plan: (ids) => {
+        const rest = planner.plan(ids) as { request: GenerationRequest; stops: never }
+        return { ...rest, request: { ...rest.request, ...captured } }
+      },
+    }
+    const options = { backend, continuation, announcedVersion: () => undefined }
+    const response = new ResponseContinuation({ ...options, request: { ...REQUEST, ...captured } })
+    await response.pushTo({ write: () => undefined }, new AbortController().signal)
+    t.strictSame(starts, expected)
+  })
