@@ -26,8 +26,9 @@ import type { LiveSession } from '../state/live-session.ts'
 import type { SessionReference } from '../state/live-sessions.ts'
 import type { ResponseHandle, RetryInfo } from '../state/live-turn.ts'
 import { findPolicy } from '../state/policies.ts'
+import type { SessionMemory } from '../state/session-memory.ts'
 import type { Sessions, TurnAllocation } from '../state/sessions.ts'
-import { readSamplingParams } from '../state/turn-allocation.ts'
+import { readSamplingParams, type SessionConfig } from '../state/turn-allocation.ts'
 import type { AgentRequest } from './agent-request.ts'
 import { CloseRetries } from './close-retries.ts'
 import {
@@ -134,7 +135,7 @@ export class TurnRunner {
         memory.callIds.isComplete = true
         memory.idempotencyKeys ??= new Set()
       }
-      memory.editedCalls = allocation.config.editedCalls ?? this.#options.editedCalls ?? 'auto'
+      this.#applyRewritePolicy(memory, allocation.config)
       // The session may have been reset while the request waited for its index, which replaces the cache.
       const request = memory === early ? written : serializeRequestTexts(agentRequest.request, memory)
       return this.#open(agentRequest, request, allocation).createFirstHandle(agentSignal)
@@ -186,7 +187,14 @@ export class TurnRunner {
     const configured = applyOverrides({ kind: 'chat', body }, samplingParams, model).body as ChatBody
     if (session === undefined) return await read(configured)
     using reference = sessions.acquire(session.sessionId)
-    return await read(configured, { sessionId: session.sessionId, memory: reference.memory })
+    const { memory } = reference
+    this.#applyRewritePolicy(memory, session)
+    return await read(configured, { sessionId: session.sessionId, memory })
+  }
+
+  /** Sets the policy of a session's cache. Must be called before turns are added, because it determines their index. */
+  #applyRewritePolicy(memory: SessionMemory, { editedCalls }: Pick<SessionConfig, 'editedCalls'>): void {
+    memory.editedCalls = editedCalls ?? this.#options.editedCalls ?? 'auto'
   }
 
   #open(agentRequest: AgentRequest, written: RequestTexts, allocation: TurnAllocation): RunningTurn {

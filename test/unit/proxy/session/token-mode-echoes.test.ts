@@ -148,6 +148,23 @@ t.test(
   },
 )
 
+t.test('a session that was reset has its policy, also if a token count precedes its requests', async (t) => {
+  for (const [editedCalls, sampled, echoed, reason] of [
+    ['branch', { a: 1 }, { a: 1, b: 2 }, 'branched'],
+    ['keep', { content: 'word '.repeat(600) }, { content: 'word ...' }, 'extended'],
+  ] as const) {
+    const rig = await setUp(t, qwen, [hermes('run', sampled), 'Done.'])
+    await rig.sessions.create({ sessionId: 's', editedCalls })
+    await rig.sessions.reset('s')
+    await rig.count([user('task')])
+    const first = await rig.sendRequest([user('task')], { tools: TOOLS })
+    const edited = getEcho(first, withArguments(echoed))
+    const messages = [user('task'), edited, result(getCalls(first)[0]!.id, 'ok')]
+    const second = await rig.sendRequest(messages, { tools: TOOLS })
+    t.match(getAnnotations(second), { prompt: { reason } }, editedCalls)
+  }
+})
+
 t.test('a template renders the sampled name instead of the echoed one', async (t) => {
   const rig = await setUp(t, createModel(WITH_NAMES, 'hermes'), [hermes('nope', { a: 1 }), 'Done.'])
   const first = await rig.sendRequest([user('task')], { tools: TOOLS })
