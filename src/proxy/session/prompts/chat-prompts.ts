@@ -14,9 +14,10 @@ import type { TurnStore } from '../../store/port/turn-store.ts'
 import { type ConversationKeys, getMessageKey, readConversationInSlices } from '../matching/conversation.ts'
 import { PrefixIndex, type PrefixMatch } from '../matching/prefix-index.ts'
 import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
+import type { ToolCallIds } from '../matching/tool-call-ids.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
+import { createEchoAnnotation, findUnknownIds, hasUnknownIds } from './echo-annotation.ts'
 import { findInexactReason } from './exactness.ts'
 import type { ChatGenerationRequest } from './prompt-planner.ts'
 import {
@@ -65,8 +66,10 @@ export class ChatPrompts implements Prompts {
       const message = 'limits.context_tokens requires token mode: start the proxy with --tokenizer'
       throw new ProxyError('unsupported', message, { param: 'limits' })
     }
-    const unknown = findUnknownIds(request.lastMessage, memory.callIds)
-    const unknownIds = unknown.length === 0 ? unknown : await this.#removeRecorded(unknown, request, memory)
+    const { callIds } = memory
+    if (!callIds.isComplete && hasUnknownIds(request.lastMessage, callIds))
+      await this.#learnRecordedIds(request.sessionId, memory)
+    const unknownIds = findUnknownIds(request.lastMessage, callIds)
     return new ChatRequestPrompt(withOriginalIds(request, memory), {
       memory,
       unknownIds,
@@ -74,16 +77,18 @@ export class ChatPrompts implements Prompts {
     })
   }
 
-  /** Returns the given ids without those of recorded turns. Reads the turns once per session cache. */
-  async #removeRecorded(
-    unknown: readonly string[],
-    { sessionId }: ChatGenerationRequest,
-    { callIds }: SessionMemory,
-  ): Promise<readonly string[]> {
-    if (callIds.isComplete || this.#store === undefined) return unknown
-    for await (const turn of this.#store.readOutlines(sessionId)) callIds.learnFrom(turn)
-    callIds.isComplete = true
-    return unknown.filter((id) => callIds.isStray(id))
+  /**
+   * Adds the tool-call ids of the session's recorded turns to its cache. The turns are read once per cache: requests
+   * that arrive during the read wait for it, because their messages need the ids, too.
+   * @throws ProxyError `store_failed`
+   */
+  async #learnRecordedIds(sessionId: string, memory: SessionMemory): Promise<void> {
+    const store = this.#store
+    if (store === undefined) return
+    memory.readingCallIds ??= readCallIds(store, sessionId, memory.callIds).finally(() => {
+      memory.readingCallIds = undefined
+    })
+    await memory.readingCallIds
   }
 
   countTokens(body: ChatBody, signal: AbortSignal, session?: PromptSession): Promise<number> {
@@ -93,6 +98,16 @@ export class ChatPrompts implements Prompts {
   getCounts(): Readonly<Record<string, number>> {
     return this.#counts.toJSON()
   }
+}
+
+/** Adds the tool-call ids of all recorded turns to `callIds`. */
+async function readCallIds(
+  store: Pick<TurnStore, 'readOutlines'>,
+  sessionId: string,
+  callIds: ToolCallIds,
+): Promise<void> {
+  for await (const turn of store.readOutlines(sessionId)) callIds.learnFrom(turn)
+  callIds.isComplete = true
 }
 
 /** The dependencies of a {@link ChatRequestPrompt}. */

@@ -130,11 +130,28 @@ export function readEchoAnnotation({ annotations }: { annotations: string }): Ec
 /** The messages that were searched. A message is part of many requests. */
 const searched = new SideTable<Message, true>()
 
-/** Returns the tool-call ids in new messages that a proxy generated, but for no turn that is cached. */
+/**
+ * Returns the tool-call ids in new messages that a proxy generated, but for no turn that is cached. Each message is
+ * searched once, so its ids must be known to `ids` unless they belong to no turn: see {@link hasUnknownIds}.
+ */
 export function findUnknownIds(last: Message | undefined, ids: ToolCallIds): string[] {
-  const added = getMessagesBetween(undefined, last, (message) => searched.get(message) === true)
+  const added = listUnsearched(last)
+  const unknown = listStrayIds(added, ids)
   for (const message of added) searched.attach(message, true)
-  return added.flatMap(({ value }) => listToolCallIds(value)).filter((id) => ids.isStray(id))
+  return unknown
+}
+
+/** Returns whether {@link findUnknownIds} would find any. The messages stay new. */
+export function hasUnknownIds(last: Message | undefined, ids: ToolCallIds): boolean {
+  return listStrayIds(listUnsearched(last), ids).length > 0
+}
+
+function listUnsearched(last: Message | undefined): Message[] {
+  return getMessagesBetween(undefined, last, (message) => searched.get(message) === true)
+}
+
+function listStrayIds(messages: readonly Message[], ids: ToolCallIds): string[] {
+  return messages.flatMap(({ value }) => listToolCallIds(value)).filter((id) => ids.isStray(id))
 }
 
 function listToolCallIds(message: ChatMessage): string[] {

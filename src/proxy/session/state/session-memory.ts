@@ -38,6 +38,8 @@ export class SessionMemory {
   choicesPrompt: ChoicesPrompt | undefined
   /** The read of {@link turns} from the store, while it is pending; all requests that need them share it. */
   readingTurns: Promise<SessionTurns> | undefined
+  /** In chat mode: the read of {@link callIds} from the store, while it is pending; all requests share it. */
+  readingCallIds: Promise<void> | undefined
 
   get bytes(): number {
     const { requests, messages, prompts, turns, idempotencyKeys: keys } = this

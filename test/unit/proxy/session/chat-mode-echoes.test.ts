@@ -3,6 +3,8 @@
  * calls.
  */
 import t from 'tap'
+import { ProxyError } from '../../../../src/base/errors.ts'
+import { intercept } from '../../../../src/base/interceptor.ts'
 import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
 import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
@@ -12,7 +14,7 @@ import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import { DISCARD } from '../../../helpers/event-stream.ts'
 import { respond, ScriptedBackend } from '../../../helpers/scripted-backend.ts'
-import { SessionTurnRunner } from '../../../helpers/session-turn-runner.ts'
+import { type SessionRequest, SessionTurnRunner } from '../../../helpers/session-turn-runner.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
@@ -47,19 +49,25 @@ async function setUp(id: string | undefined, existing?: TurnStore) {
   )
   return {
     store,
+    runner,
+    /** Returns the messages that the engine received, in the order of the requests. */
+    getSent: () => backend.requests.map(({ body }) => (body as { messages: ChatMessage[] }).messages),
     sendRequest: async (
       messages: ChatMessage[],
     ): Promise<{ turn: TurnRecord; sent: ChatMessage[]; json: string }> => {
-      const request = { kind: 'chat', body: { messages } } as const
-      const metadata = { retryCount: 0, hasAgentKey: false }
-      const sessionRequest = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
-      await (await runner.begin(sessionRequest, never)).deliver(DISCARD)
+      await (await runner.begin(createRequest(messages), never)).deliver(DISCARD)
       const turn = (await Array.fromAsync(store.readTurns('s'))).at(-1)!
       const { body, messagesJson } = backend.requests.at(-1)!
       const json = `[${Buffer.concat([...messagesJson!])}]`
       return { turn, sent: (body as { messages: ChatMessage[] }).messages, json }
     },
   }
+}
+
+function createRequest(messages: ChatMessage[]): SessionRequest {
+  const request = { kind: 'chat', body: { messages } } as const
+  const metadata = { retryCount: 0, hasAgentKey: false }
+  return { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
 }
 
 const getToolCall = ({ toolCalls }: TurnRecord) => (JSON.parse(toolCalls) as ToolCall[])[0]!
@@ -95,6 +103,35 @@ t.test('a model that names its tool calls reads these names, also after a restar
   const { sent: afterRestart, turn } = await (await setUp(modelId, rig.store)).sendRequest(messages)
   t.same(afterRestart, expected)
   t.notOk(JSON.parse(turn.annotations).echo?.kinds.includes('unknown_id'))
+})
+
+t.test('after a restart, requests that arrive at the same time all have the ids of the model', async (t) => {
+  const modelId = 'functions.f:0'
+  const { store, sendRequest } = await setUp(modelId)
+  const { turn } = await sendRequest([user('task')])
+  const messages = [user('task'), fillIn(getToolCall(turn)), result(getToolCall(turn).id)]
+  let reads = 0
+  let isBroken = true
+  const counted = intercept(store, {
+    readOutlines: (proceed) => {
+      reads += 1
+      if (isBroken) throw new ProxyError('store_failed', 'the connection was lost')
+      return proceed()
+    },
+  })
+  const { runner, getSent, sendRequest: sendAgain } = await setUp(modelId, counted)
+  await t.rejects(sendAgain(messages), { code: 'store_failed' })
+  isBroken = false
+  const responses = await Promise.all([
+    runner.beginChoices(createRequest(messages), 2, never),
+    runner.begin(createRequest([...messages, user('more')]), never),
+  ])
+  await Promise.all(responses.map((response) => response.deliver(DISCARD)))
+  t.strictSame(
+    getSent().map(([, echo]) => (echo as { tool_calls: ToolCall[] }).tool_calls[0]!.id),
+    [modelId, modelId, modelId],
+  )
+  t.equal(reads, 2, 'the read that failed, and one for all requests')
 })
 
 t.test('engine-generated ids, or none, leave the messages as the agent wrote them', async (t) => {
