@@ -4,6 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
+import type { Message } from '../../../protocol/canonical/conversation.ts'
 import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import { type RequestBudget, SessionUsage } from './limits.ts'
@@ -36,10 +37,8 @@ export class LiveSession {
   /** undefined: the cache is empty. */
   #memory: SessionMemory | undefined
   readonly #allocations = new Set<TurnAllocation>()
-  /**
-   * For each idempotency key of requests that are about to begin, a promise that resolves when the latest has begun.
-   */
-  readonly #beginning = new Map<string, Promise<void>>()
+  /** For each request that is about to begin, a promise that resolves when its latest attempt has begun. */
+  readonly #beginning = new Map<string | Message | undefined, Promise<void>>()
   readonly #waiters = new Set<PromiseWithResolvers<SessionRecord | undefined>>()
   #lastTask: Promise<unknown> = Promise.resolve()
 
@@ -172,10 +171,10 @@ export class LiveSession {
 
   /**
    * Serializes attempts of one request: a later attempt waits until the previous one has begun.
-   * @param name the idempotency key of the request
+   * @param name the idempotency key of the request, or the last of its messages; undefined: it has neither
    * @returns a handle that the caller disposes when the attempt has begun
    */
-  async serializeAttempts(name: string): Promise<Disposable> {
+  async serializeAttempts(name: string | Message | undefined): Promise<Disposable> {
     const before = this.#beginning.get(name)
     const { promise, resolve } = Promise.withResolvers<void>()
     this.#beginning.set(name, promise)

@@ -27,7 +27,7 @@ export interface InFlightTurn {
   readonly completion: Completion
   /** Whether all connections that wait for the response have closed. */
   readonly isDisconnected: boolean
-  /** Whether the response is about to be committed, so that a retry can no longer join. */
+  /** Whether the response is complete or was cancelled, and is about to be committed, so that a retry cannot join. */
   readonly isEnding: boolean
   /** The retry counts of the retries that joined the turn. */
   readonly answeredRetries: readonly number[]

@@ -114,14 +114,16 @@ export class TurnRunner {
     const { sessions } = this.#options
     // A separate reference is needed, because the caller disposes its own when the agent disconnects.
     using session = agentRequest.session.retain()
-    const { idempotencyKey: key } = agentRequest.metadata
-    // The choices of one request share its key.
-    using _lock = key && !agentRequest.choice ? await session.live.serializeAttempts(key) : undefined
     // Serialize before allocating an index: a request that cannot be serialized must not consume one.
     const early = session.memory
     const written = serializeRequestTexts(agentRequest.request, early)
-    const isRetry =
-      agentRequest.choice === undefined && mayBeRetry(agentRequest.metadata, early.idempotencyKeys)
+    // The choices of one request share its key. Retries without a key must not run in parallel either, because each of
+    // them repeats another attempt.
+    const { choice, metadata } = agentRequest
+    const { idempotencyKey: key } = metadata
+    const hasOthers = choice === undefined && (key !== undefined || mayBeRetry(metadata, undefined))
+    using _lock = hasOthers ? await session.live.serializeAttempts(key ?? written.lastMessage) : undefined
+    const isRetry = hasOthers && mayBeRetry(metadata, session.memory.idempotencyKeys)
     const firstAttempt = isRetry
       ? await this.#joinFirstAttempt(agentRequest, written, session, agentSignal)
       : undefined

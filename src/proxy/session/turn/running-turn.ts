@@ -81,7 +81,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   }
 
   get isEnding(): boolean {
-    return this.completion.end !== undefined
+    return this.completion.end !== undefined || this.allocation.signal.aborted
   }
 
   get over(): Promise<void> {

@@ -149,6 +149,58 @@ t.test('a response that neither attempt received is aborted, and the next retry 
   t.match(await turns(), [{ status: 'completed' }], 'late events of an earlier connection have no effect')
 })
 
+for (const when of ['in flight', 'recorded'])
+  t.test(`two equal requests whose retries arrive together have one response each: ${when}`, async (t) => {
+    const { backend, runner, turns, finish } = await setUp(t, 60_000)
+    const agents = [new AbortController(), new AbortController()]
+    const begun = await Promise.all(
+      agents.map(({ signal }) => runner.begin(createRequest({}, false), signal)),
+    )
+    const readings = Promise.all(begun.map(read))
+    for (const agent of agents) agent.abort(createGoneError())
+    if (when === 'recorded') {
+      finish()
+      await readings
+      for (const turn of begun) await turn.markUndelivered()
+    }
+    const retry = createRequest({ retryCount: 1 }, false)
+    const retries = await Promise.all([runner.begin(retry, never), runner.begin(retry, never)])
+    t.strictSame(retries.map(({ turnId }) => turnId).sort(), begun.map(({ turnId }) => turnId).sort())
+    finish()
+    await Promise.all([...retries.map(read), readings])
+    t.match(await turns(), [{ status: 'completed' }, { status: 'completed' }])
+    t.equal(backend.requests.length, 2)
+  })
+
+t.test('a retry of a request that is being cancelled is sampled again', async (t) => {
+  const { backend, runner, store, turns, finish } = await setUp(t)
+  const { script } = backend
+  const { promise: started, resolve: reportStart } = Promise.withResolvers<void>()
+  const { promise: cancelled, resolve: release } = Promise.withResolvers<void>()
+  backend.script = async function* (_request, signal) {
+    reportStart()
+    await untilAborted(signal).catch(() => cancelled)
+    signal.throwIfAborted()
+    yield []
+  }
+  const agent = new AbortController()
+  const reading = read(await runner.begin(createRequest(), agent.signal))
+  await started
+  agent.abort(createGoneError())
+  backend.script = script
+  const outlines = store.readOutlines.bind(store)
+  store.readOutlines = async function* (sessionId) {
+    yield* outlines(sessionId)
+    // The engine request ends only once the retry has been compared with the turns in flight.
+    setImmediate(release)
+  }
+  const retry = runner.begin(createRequest({ retryCount: 1 }), never)
+  await t.rejects(reading, { code: 'agent_gone' })
+  finish()
+  t.equal(getText(await read(await retry)), 'hi there')
+  t.match(await turns(), [{ status: 'aborted' }, { status: 'completed', retryCount: 1 }])
+})
+
 t.test('a request whose agent may retry continues for a while, and the retry joins it', async (t) => {
   const { backend, runner, turns, finish } = await setUp(t, 60_000)
   const agent = new AbortController()
