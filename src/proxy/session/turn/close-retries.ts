@@ -3,37 +3,69 @@
  * flight until the process restarts: its session would never be removed, and readers would wait for its end.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
+import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isSessionMovedError } from '../../store/port/node-coordination.ts'
 import type { TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 
 /** The time between two attempts. */
 const RETRY_MS = 5_000
 
+/** The number of turns that are closed at the same time: enough for one group commit, few for a store that recovers. */
+const BATCH_TURNS = 32
+
+/**
+ * The maximum number of turns, and of characters in the annotations and in the error of each, which limit the memory to
+ * about 100 MB. Only turns in flight when the store fails are added, which are fewer, and nearly all are shorter.
+ */
+const MAX_TURNS = 10_000
+const MAX_CHARS = 4_000
+
+/**
+ * The end of a turn without its response, which may be large. The response is lost: its agent received an error in
+ * place of its end.
+ */
+type TurnEnd = Pick<
+  TurnOutcome,
+  | 'turnId'
+  | 'sessionId'
+  | 'epoch'
+  | 'status'
+  | 'endedAtMs'
+  | 'firstTokenAtMs'
+  | 'model'
+  | 'engine'
+  | 'annotations'
+  | 'error'
+>
+
 /** The turns that are still to be closed. */
 export class CloseRetries {
   readonly #store: Pick<TurnStore, 'closeTurn'>
   readonly #clock: Clock
-  /**
-   * Functions that create the outcome of each turn. Each attempt creates it again, because the store retains its
-   * arguments.
-   */
-  readonly #outcomes = new Set<() => TurnOutcome>()
+  /** In the order of their next attempt. */
+  readonly #turns = new Set<TurnEnd>()
   #cancelRetry: (() => void) | undefined
+  #isStopped = false
 
   constructor(store: Pick<TurnStore, 'closeTurn'>, clock: Clock = systemClock) {
     this.#store = store
     this.#clock = clock
   }
 
-  /** Adds a turn, and retries periodically until the store has closed it. */
-  add(getOutcome: () => TurnOutcome): void {
-    this.#outcomes.add(getOutcome)
+  /**
+   * Adds a turn that is open in the store, and retries periodically until the store has closed it. Retains the outcome
+   * without the response. A turn beyond the maximum number stays open until the database is opened the next time.
+   */
+  add(outcome: TurnOutcome): void {
+    if (this.#isStopped || this.#turns.size >= MAX_TURNS) return
+    this.#turns.add(toTurnEnd(outcome))
     this.#retryLater()
   }
 
   /** Stops retrying. The remaining turns become `interrupted` when the database is opened the next time. */
   stop(): void {
-    this.#outcomes.clear()
+    this.#isStopped = true
+    this.#turns.clear()
     this.#cancelRetry?.()
   }
 
@@ -42,18 +74,60 @@ export class CloseRetries {
   }
 
   async #retry(): Promise<void> {
-    await Promise.all([...this.#outcomes].map((getOutcome) => this.#close(getOutcome)))
+    const turns = [...this.#turns]
+    for (let from = 0; from < turns.length && this.#turns.size > 0; from += BATCH_TURNS) {
+      const closed = await Promise.all(turns.slice(from, from + BATCH_TURNS).map((turn) => this.#close(turn)))
+      // The store still fails, so the other turns wait.
+      if (!closed.includes(true)) break
+    }
     this.#cancelRetry = undefined
-    if (this.#outcomes.size > 0) this.#retryLater()
+    if (this.#turns.size > 0) this.#retryLater()
   }
 
-  async #close(getOutcome: () => TurnOutcome): Promise<void> {
+  /** @returns whether the turn is closed */
+  async #close(turn: TurnEnd): Promise<boolean> {
     try {
-      await this.#store.closeTurn(getOutcome())
-      this.#outcomes.delete(getOutcome)
+      await this.#store.closeTurn(toOutcome(turn))
+      return this.#turns.delete(turn)
     } catch (error) {
       // The failure was reported when the turn was added. If another node owns the session, it has closed the turn.
-      if (isSessionMovedError(error)) this.#outcomes.delete(getOutcome)
+      const isRemoved = this.#turns.delete(turn)
+      if (isSessionMovedError(error)) return true
+      // The turns that have not been tried come first the next time.
+      if (isRemoved) this.#turns.add(turn)
+      return false
     }
+  }
+}
+
+function toTurnEnd(outcome: TurnOutcome): TurnEnd {
+  const { turnId, sessionId, epoch, status, endedAtMs, firstTokenAtMs, model, engine } = outcome
+  const annotations = outcome.annotations.length <= MAX_CHARS ? outcome.annotations : '{}'
+  const error = outcome.error && { ...outcome.error, message: truncate(outcome.error.message) }
+  return { turnId, sessionId, epoch, status, endedAtMs, firstTokenAtMs, model, engine, annotations, error }
+}
+
+/** Returns a text of at most {@link MAX_CHARS}. It is a copy, because a slice would retain the long text. */
+function truncate(text: string): string {
+  return text.length <= MAX_CHARS ? text : Buffer.from(text.slice(0, MAX_CHARS)).toString()
+}
+
+/** Creates the outcome of a turn. Each attempt needs another one, because the store takes ownership of its arrays. */
+function toOutcome(turn: TurnEnd): TurnOutcome {
+  return {
+    ...turn,
+    completionText: null,
+    reasoning: null,
+    toolCalls: '[]',
+    finishReason: null,
+    stopReason: null,
+    promptTokenIds: PromptIds.of(),
+    completionTokenIds: new Int32Array(0),
+    completionLogprobs: new Float64Array(0),
+    exact: false,
+    inexactReason: 'the store failed when the turn ended',
+    weightVersionStart: null,
+    weightVersionEnd: null,
+    usage: null,
   }
 }

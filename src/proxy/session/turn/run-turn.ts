@@ -457,8 +457,12 @@ export class TurnRunner {
         turn_id: turnId,
         err: error,
       })
-      const endedAtMs = this.#clock()
-      this.#unclosed.add(() => toOutcome(turn, status, failure, endedAtMs))
+      const outcome = toOutcome(turn, status, failure, this.#clock())
+      // A turn whose opening failed has no row that could be closed.
+      turn.opened.then(
+        () => this.#unclosed.add(outcome),
+        () => {},
+      )
     }
   }
 }

@@ -263,6 +263,26 @@ t.test('a turn whose opening failed is not acknowledged, even if its closing see
   await t.rejects(read(await runner.begin(createRequest(), never)), { code: 'store_failed' })
 })
 
+t.test('a turn whose opening failed is not closed again, because it has no row', async (t) => {
+  t.teardown(() => mock.timers.reset())
+  mock.timers.enable({ apis: ['setTimeout'] })
+  let closings = 0
+  const createError = () => new ProxyError('store_failed', 'the disk is full')
+  const store = intercept(await openMemoryStore(), {
+    openTurn: () => Promise.reject(createError()),
+    closeTurn: () => {
+      closings += 1
+      return Promise.reject(createError())
+    },
+  })
+  const { runner } = await setUp(t, undefined, store)
+  await t.rejects(read(await runner.begin(createRequest(), never)), { code: 'store_failed' })
+  // The end of the turn as completed was rejected, then its end as failed.
+  const before = closings
+  mock.timers.tick(60_000)
+  t.equal(closings, before)
+})
+
 t.test('requests that could not be recorded leave no gap in the later indexes', async (t) => {
   let isFull = true
   const store = intercept(await openMemoryStore(), {
