@@ -15,7 +15,7 @@ import {
   createNoConsumerError,
   FIRST_END,
   type LeaseChange,
-  type LeasedSessions,
+  type LeaseGrant,
 } from '../../store/port/consumers.ts'
 import { matchesFilter } from '../../store/port/session-list.ts'
 import { getGroupValue } from '../../store/port/session-summary.ts'
@@ -226,7 +226,7 @@ export class Consumers {
     }
   }
 
-  #lease({ consumer, leaseId, leaseMs }: LeaseRequest, units: readonly LeaseUnit[]): Promise<LeasedSessions> {
+  #lease({ consumer, leaseId, leaseMs }: LeaseRequest, units: readonly LeaseUnit[]): Promise<LeaseGrant> {
     const keys = units.map((unit) => unit.map(({ key }) => key))
     return this.#store.leaseSessions({
       ...{ consumer: consumer.name, leaseId, units: keys, leaseMs, nowMs: Date.now() },

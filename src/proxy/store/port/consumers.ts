@@ -115,7 +115,7 @@ export interface NewLease {
 }
 
 /** The sessions of a {@link NewLease} that were leased. */
-export interface LeasedSessions {
+export interface LeaseGrant {
   trees: number[]
   /** The time at which their lease ends. */
   untilMs: number
@@ -193,7 +193,7 @@ export interface ConsumerStore {
   /** Deletes a consumer. @returns whether it existed */
   deleteConsumer(name: string): Promise<boolean>
   /** Leases units of sessions, of which other leases may have some. @throws ProxyError `consumer_not_found` */
-  leaseSessions(lease: NewLease): Promise<LeasedSessions>
+  leaseSessions(lease: NewLease): Promise<LeaseGrant>
   /** Puts available sessions into groups permanently. @throws ProxyError `consumer_not_found` */
   putIntoGroups(consumer: string, members: readonly GroupMember[]): Promise<void>
   /**

@@ -109,12 +109,13 @@ export interface ServerProcess {
   readonly started_s: string
 }
 
-/** The server processes of connections that were opened for writing. */
-const serverProcesses = new WeakMap<pg.Client, ServerProcess>()
-
-/** Returns the server process of a connection that was opened for writing. */
-export function getServerProcess(client: pg.Client): ServerProcess {
-  return serverProcesses.get(client)!
+/** Queries the server process of a connection. */
+export async function queryServerProcess(client: pg.Client): Promise<ServerProcess> {
+  const { rows } = await client.query<ServerProcess>(
+    `SELECT pid, extract(epoch FROM backend_start)::text AS started_s FROM pg_stat_activity
+     WHERE pid = pg_backend_pid()`,
+  )
+  return rows[0]!
 }
 
 /** Returns whether a server process of this user executes a statement. @param client any other connection */
@@ -133,18 +134,12 @@ export function destroyConnection(client: pg.Client): void {
   connection.stream.destroy()
 }
 
-/**
- * Rejects a read-only server, as libpq does for `target_session_attrs=read-write`, and records the connection's {@link
- * ServerProcess}.
- */
+/** Rejects a read-only server, as libpq does for `target_session_attrs=read-write`. */
 async function checkWritable(client: pg.Client): Promise<void> {
-  const { rows } = await client.query<{ is_standby: boolean; read_only: string } & ServerProcess>(
-    `SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') AS read_only, pid,
-       extract(epoch FROM backend_start)::text AS started_s
-     FROM pg_stat_activity WHERE pid = pg_backend_pid()`,
+  const { rows } = await client.query<{ is_standby: boolean; read_only: string }>(
+    "SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') AS read_only",
   )
-  const { is_standby: isStandby, read_only: readOnly, ...serverProcess } = rows[0]!
-  serverProcesses.set(client, serverProcess)
+  const { is_standby: isStandby, read_only: readOnly } = rows[0]!
   if (!isStandby && readOnly !== 'on') return
   const reason = isStandby ? 'it is a standby' : 'default_transaction_read_only is on'
   throw Object.assign(new Error(`the server rejects writes: ${reason}`), { code: READ_ONLY })

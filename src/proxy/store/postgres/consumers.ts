@@ -27,7 +27,7 @@ import {
   type GroupQuery,
   type GroupsPage,
   type LeaseChange,
-  type LeasedSessions,
+  type LeaseGrant,
   type NewLease,
 } from '../port/consumers.ts'
 import { fromDriver } from './columns.ts'
@@ -221,7 +221,7 @@ async function deleteConsumer(client: Client, name: string): Promise<boolean> {
 function leaseSessions(
   client: Client,
   { consumer: name, leaseId, units, leaseMs }: NewLease,
-): Promise<LeasedSessions> {
+): Promise<LeaseGrant> {
   return withConsumer(client, name, async (consumer) => {
     const keys = units.flat()
     const { rows: free } = await client.query<{ tree: number; until_ms: number }>(

@@ -7,9 +7,9 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import {
   destroyConnection,
-  getServerProcess,
   isConnectionLoss,
   isProgramError,
+  queryServerProcess,
   type ServerProcess,
 } from './connection.ts'
 import type { GroupResult, GroupStatement } from './group-statement.ts'
@@ -47,6 +47,7 @@ export class WriterConnection {
   readonly #reconnect: DatabaseReconnector
   readonly #name: string
   #client: Client
+  #serverProcess: ServerProcess
   #lease: NodeLease
   /** The epoch of this connection. */
   #epoch: number
@@ -56,10 +57,18 @@ export class WriterConnection {
 
   /** Acquires a lease. @param name name of the machine or pod */
   static async open(client: Client, reconnect: DatabaseReconnector, name: string): Promise<WriterConnection> {
-    return new WriterConnection(client, reconnect, name, await acquireLease(client, name))
+    const lease = await acquireLease(client, name)
+    return new WriterConnection(client, reconnect, name, lease, await queryServerProcess(client))
   }
 
-  private constructor(client: Client, reconnect: DatabaseReconnector, name: string, lease: NodeLease) {
+  private constructor(
+    client: Client,
+    reconnect: DatabaseReconnector,
+    name: string,
+    lease: NodeLease,
+    serverProcess: ServerProcess,
+  ) {
+    this.#serverProcess = serverProcess
     this.#client = client
     this.#reconnect = reconnect
     this.#name = name
@@ -80,12 +89,12 @@ export class WriterConnection {
 
   /** The server process of the current connection. */
   get serverProcess(): ServerProcess {
-    return getServerProcess(this.#client)
+    return this.#serverProcess
   }
 
   /** Closes the connection to a server process if it is the current one. Running queries are repeated on another one. */
   destroyConnectionTo(serverProcess: ServerProcess): void {
-    if (this.serverProcess === serverProcess) destroyConnection(this.#client)
+    if (this.#serverProcess === serverProcess) destroyConnection(this.#client)
   }
 
   /** Runs queries that change nothing or are idempotent. Reconnects and repeats them if the connection is lost. */
@@ -171,6 +180,7 @@ export class WriterConnection {
           [this.#lease.id],
         )
         const row = rows[0]
+        this.#serverProcess = await queryServerProcess(this.#client)
         if (row?.ended === 0) this.#epoch = row.epoch
         else await this.renew()
         return row?.last_group
