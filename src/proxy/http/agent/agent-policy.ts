@@ -197,7 +197,7 @@ function restrictFields<Body extends Record<string, unknown>>(
 ): PolicyResult<Body> {
   const unknown = Object.keys(body).filter((field) => !allowed.has(field))
   for (const field of unknown) {
-    if (!RESTRICTED.has(field) || body[field] === null || body[field] === undefined) continue
+    if (!RESTRICTED.has(field) || !isSet(body[field])) continue
     throw createForbiddenError(
       field,
       `An agent may not set '${field}'; the operator of llm-proxy can allow it`,
@@ -207,7 +207,7 @@ function restrictFields<Body extends Record<string, unknown>>(
   if (unknown.length === 0) return { body, dropped: {} }
   const kept = { ...body }
   for (const field of unknown) delete kept[field]
-  const dropped = unknown.filter((field) => body[field] !== null && body[field] !== undefined)
+  const dropped = unknown.filter((field) => isSet(body[field]))
   return { body: kept, dropped: Object.fromEntries(dropped.map((field) => [field, body[field]])) }
 }
 
@@ -216,7 +216,8 @@ const RESTRICTED: ReadonlySet<string> = new Set(RESTRICTED_FIELDS)
 function checkTemplateSwitches(body: Record<string, unknown>, allowed: ReadonlySet<string>): void {
   const { chat_template_kwargs: kwargs } = body
   for (const [name, value] of Object.entries(kwargs ?? {})) {
-    const isSwitch = (TEMPLATE_SWITCHES as readonly string[]).includes(name) && typeof value !== 'object'
+    const isPlain = value === null || typeof value !== 'object'
+    const isSwitch = (TEMPLATE_SWITCHES as readonly string[]).includes(name) && isPlain
     const param = `chat_template_kwargs.${name}`
     if (isSwitch || allowed.has(param)) continue
     throw createForbiddenError(
@@ -239,14 +240,14 @@ function rejectPart(part: Record<string, unknown>, at: string): void {
     throw createForbiddenError(`${at}.type`, `An agent may not send content of type '${type}'`)
   }
   // Engines cache media by the `uuid` that a client declares, and share the cache between all clients.
-  if (part.uuid !== undefined && part.uuid !== null) {
+  if (isSet(part.uuid)) {
     throw createForbiddenError(
       `${at}.uuid`,
       "An agent may not set 'uuid': it would identify the media of other clients",
     )
   }
   // All media fields are checked regardless of `type`: some engines obey `type`, others the name of the field.
-  for (const name of MEDIA_PARTS) if (part[name] !== undefined) rejectUrl(part[name], `${at}.${name}`)
+  for (const name of MEDIA_PARTS) if (isSet(part[name])) rejectUrl(part[name], `${at}.${name}`)
   if (type === 'file' && !isInline(file)) {
     throw createForbiddenError(`${at}.file`, "An agent's files must be in the body, as 'file_data'")
   }
@@ -264,8 +265,13 @@ function isInline(file: unknown): boolean {
   return (
     typeof data === 'string' &&
     !/^(?!data:)[a-z][a-z0-9+.-]*:/i.test(data) &&
-    !('file_id' in rest || 'file_url' in rest)
+    !(isSet(rest.file_id) || isSet(rest.file_url))
   )
+}
+
+/** Returns whether a field has a value: clients write null for a field that they do not set. */
+function isSet(value: unknown): boolean {
+  return value !== undefined && value !== null
 }
 
 function createForbiddenError(param: string, message: string): ProxyError {

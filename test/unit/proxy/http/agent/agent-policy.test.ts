@@ -100,6 +100,7 @@ t.test('media are data: URLs, in every field for URLs', async (t) => {
   for (const url of ['http://169.254.169.254/', 'https://x', 'file:///etc/passwd', ' data:,', '', 7, null]) {
     for (const type of ['image_url', 'audio_url', 'video_url']) {
       t.equal(getRejectedField(withPart({ type, [type]: { url } })), `messages.0.content.0.${type}`)
+      if (url === null) continue
       t.equal(
         getRejectedField(withPart({ type: 'text', text: '', [type]: url })),
         `messages.0.content.0.${type}`,
@@ -121,6 +122,22 @@ t.test('media are data: URLs, in every field for URLs', async (t) => {
   for (const type of ['image_embeds', 'audio_embeds', 'image_pil', 'input_image', 'unheard_of']) {
     t.equal(getRejectedField(withPart({ type })), 'messages.0.content.0.type')
   }
+})
+
+t.test('null in a part or a template switch is an absent value', async (t) => {
+  const file = { file_data: 'AA==', file_id: null, file_url: null }
+  for (const part of [
+    { type: 'text', text: 'a', image_url: null, audio_url: null, video_url: null, uuid: null },
+    { type: 'file', file },
+  ]) {
+    t.equal(getRejectedField(withPart(part)), undefined, part.type)
+  }
+  t.equal(getRejectedField({ chat_template_kwargs: { enable_thinking: null } }), undefined)
+  t.equal(
+    getRejectedField({ chat_template_kwargs: { messages: null } }),
+    'chat_template_kwargs.messages',
+    'other variables of a template are rejected whatever their value',
+  )
 })
 
 t.test('the operator can allow fields by name, all fields, and media from any URL', async (t) => {
