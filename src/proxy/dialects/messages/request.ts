@@ -29,6 +29,7 @@ export function lowerMessagesRequest(
 ): DialectRequest {
   const request = checkMessages(raw, memo)
   rejectServerFeatures(request)
+  rejectCacheWarming(request)
   rejectPrefill(request.messages)
   const { prompt, removed } = lowerPrompt(request, volatileRules, memo)
   const body = {
@@ -78,6 +79,16 @@ function rejectServerFeatures(request: Record<string, unknown>): void {
     if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue
     throw createUnsupportedError(`'${field}' is not supported: it works on Anthropic's servers only`, field)
   }
+}
+
+/** Rejects `max_tokens: 0`, with which a client fills Anthropic's prompt cache. */
+function rejectCacheWarming({ max_tokens: limit }: MessagesRequest): void {
+  if (limit > 0) return
+  throw createUnsupportedError(
+    "'max_tokens' 0 is not supported: it fills Anthropic's prompt cache without generating a response, and a turn " +
+      'records a response',
+    'max_tokens',
+  )
 }
 
 function lowerPrompt(

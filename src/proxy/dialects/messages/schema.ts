@@ -62,7 +62,7 @@ const prompt = {
 export const MessagesRequest = Type.Object(
   {
     ...prompt,
-    max_tokens: Type.Integer({ minimum: 1 }),
+    max_tokens: Type.Integer({ minimum: 0 }),
     stream: toNullable(Type.Boolean()),
     stop_sequences: toNullable(Type.Array(Type.String({ minLength: 1 }))),
     temperature: toNullable(Type.Number({ minimum: 0 })),

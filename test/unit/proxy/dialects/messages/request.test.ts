@@ -441,6 +441,7 @@ t.test('unsupported fields are rejected with their name', async (t) => {
     [{ thread: { type: 'create' } }, 'thread'],
     [{ mcp_servers: [{ type: 'url', url: 'https://x', name: 'x' }] }, 'mcp_servers'],
     [{ container: 'c_1' }, 'container'],
+    [{ max_tokens: 0 }, 'max_tokens'],
     [{ compaction: {} }, 'compaction'],
     [{ tools: [{ type: 'bash_20250124', name: 'bash' }] }, 'tools.0.type'],
     [{ tools: [{ name: 'f' }] }, 'tools.0.input_schema'],
@@ -471,7 +472,7 @@ t.test('an invalid body is rejected with the name of the field', async (t) => {
   const cases: [fields: object, param: string][] = [
     [{ model: undefined }, 'model'],
     [{ max_tokens: undefined }, 'max_tokens'],
-    [{ max_tokens: 0 }, 'max_tokens'],
+    [{ max_tokens: -1 }, 'max_tokens'],
     [{ max_tokens: '5' }, 'max_tokens'],
     [{ messages: undefined }, 'messages'],
     [{ messages: [] }, 'messages'],
