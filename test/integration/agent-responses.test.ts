@@ -178,6 +178,36 @@ t.test('a request continues an earlier response, without its instructions', asyn
   t.match(await getRejection(referring), { ...unknown, param: 'input.0.id' })
 })
 
+t.test('a request refers to items of many responses, which are read once', async (t) => {
+  const api = await startSessionsApi(t)
+  const openai = client(api, 'a')
+  const read = { turns: 0, sessions: 0 }
+  const { getTurn, readOutlines } = api.store
+  api.store.getTurn = async (...turn) => {
+    read.turns += 1
+    return await getTurn.apply(api.store, turn)
+  }
+  const input: OpenAI.Responses.ResponseInputItem[] = []
+  for (let turn = 0; turn < 6; turn += 1) {
+    input.push({ role: 'user', content: `question ${turn}` })
+    const { output } = await openai.responses.create({ model: 'x', input })
+    input.push({ type: 'item_reference', id: output[0]!.id! })
+  }
+  t.equal(read.turns, 1 + 2 + 3 + 4, 'a few referenced turns are read separately')
+  api.store.readOutlines = (sessionId) => {
+    read.sessions += 1
+    return readOutlines.call(api.store, sessionId)
+  }
+  await openai.responses.create({ model: 'x', input: [...input, { role: 'user', content: 'end' }] })
+  t.same(read, { turns: 10, sessions: 1 })
+  const { turns } = (await api.call('GET', '/sessions/a')).body
+  const answers = turns[6].request_messages.filter(({ role }: Json) => role === 'assistant')
+  t.same(
+    answers,
+    Array.from({ length: 6 }, () => ({ role: 'assistant', content: 'hi there' })),
+  )
+})
+
 t.test('without a session a response id alone finds the session, unless that has a name', async (t) => {
   const api = await startSessionsApi(t)
   const bare = new OpenAI({ baseURL: `${api.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })

@@ -1,9 +1,9 @@
-/** Access to recorded responses, for `previous_response_id`, `GET …/responses/{id}` and item references. */
+/** Access to recorded responses, for `previous_response_id` and `GET …/responses/{id}`. */
 import { ProxyError } from '../../../base/errors.ts'
 import { getAncestor, getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'
 import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts'
-import type { TurnRecord } from '../../store/port/turn-store.ts'
+import type { TurnOutline, TurnRecord } from '../../store/port/turn-store.ts'
 import { toOutputItems } from './output.ts'
 import type { OutputItem } from './output-item.ts'
 import type { ResponsesAnnotation } from './request.ts'
@@ -14,7 +14,7 @@ import {
   readOutputOptions,
   toEndState,
 } from './response.ts'
-import type { InputItem, ResponsesRequest } from './schema.ts'
+import type { ResponsesRequest } from './schema.ts'
 
 /** A function that returns a turn of the request's own session by its id. */
 export type TurnFinder = (turnId: string) => Promise<TurnRecord | undefined>
@@ -26,26 +26,6 @@ export async function readHistory(request: ResponsesRequest, find: TurnFinder): 
   const turn = await findResponse(id, find, 'previous_response_id')
   const messages = getMessagesBetween(undefined, turn.lastMessage).map(({ value }) => value)
   return [...(readAnnotation(turn).instructions ? messages.slice(1) : messages), buildAssistantMessage(turn)]
-}
-
-/** Returns the input as items: text as one message, and each item reference as the item that it names. */
-export async function resolveInputItems({ input }: ResponsesRequest, find: TurnFinder): Promise<InputItem[]> {
-  if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }]
-  const items: InputItem[] = []
-  for (const [index, item] of ((input ?? []) as InputItem[]).entries()) {
-    const isReference = item.type === 'item_reference'
-    items.push(isReference ? await resolveReference(item.id, `input.${index}.id`, find) : item)
-  }
-  return items
-}
-
-/** Resolves an item reference. The ids of items contain that of their turn: `msg_{turnId}_0`. */
-async function resolveReference(id: unknown, param: string, find: TurnFinder): Promise<InputItem> {
-  const turnId = typeof id === 'string' ? /^[a-z]+_(.+)_\d+$/.exec(id)?.[1] : undefined
-  const turn = turnId === undefined ? undefined : await find(turnId)
-  const item = turn && isResponse(turn) && buildOutputItems(turn).find((candidate) => candidate.id === id)
-  if (item) return item
-  throw new ProxyError('response_not_found', `Item with id '${String(id)}' not found.`, { param })
 }
 
 /**
@@ -60,7 +40,11 @@ export async function findResponse(id: string, find: TurnFinder, param: string):
   throw new ProxyError('response_not_found', `Response with id '${id}' not found.`, { param })
 }
 
-function isResponse(turn: TurnRecord): boolean {
+/** The parts of a turn that its output consists of. */
+export type OutputTurn = Pick<TurnRecord, keyof TurnOutline & keyof TurnRecord>
+
+/** Returns whether a turn is a response that requests may refer to. */
+export function isResponse(turn: OutputTurn): boolean {
   const isComplete = turn.finishReason !== null
   return turn.dialect === 'responses' && isComplete && toFrameParams(turn).store !== false
 }
@@ -77,7 +61,8 @@ export function buildRecordedResponse(turn: TurnRecord): object {
   })
 }
 
-function buildOutputItems(turn: TurnRecord): OutputItem[] {
+/** Returns the output items of a recorded response. */
+export function buildOutputItems(turn: OutputTurn): OutputItem[] {
   const isComplete = toEndState({ finishReason: turn.finishReason ?? '' }).status === 'completed'
   const completion = {
     content: turn.completionText,
@@ -85,7 +70,7 @@ function buildOutputItems(turn: TurnRecord): OutputItem[] {
     refusal: null,
     toolCalls: JSON.parse(turn.toolCalls) as ToolCall[],
   }
-  return toOutputItems(readOutputOptions(toResponseFrame(turn)), completion, isComplete)
+  return toOutputItems(readOutputOptions(toOutputFrame(turn)), completion, isComplete)
 }
 
 function buildAssistantMessage(turn: TurnRecord): ChatMessage {
@@ -99,22 +84,32 @@ function buildAssistantMessage(turn: TurnRecord): ChatMessage {
 }
 
 function toResponseFrame(turn: TurnRecord): ResponseFrame {
+  const frame = toOutputFrame(turn)
+  const { annotation, params } = frame
+  const first = annotation.instructions ? getAncestor(turn.lastMessage, 1)?.value : undefined
+  return {
+    ...frame,
+    instructions: typeof first?.content === 'string' ? first.content : null,
+    tools: (turn.tools === null ? [] : (JSON.parse(turn.tools) as Tool[])).map(flattenTool),
+    toolChoice: flattenChoice(params.tool_choice),
+  }
+}
+
+/** Returns the parts of the frame that determine the output, which requires neither messages nor tools. */
+function toOutputFrame(turn: OutputTurn) {
   const annotation = readAnnotation(turn)
   const params = toFrameParams(turn)
-  const first = annotation.instructions ? getAncestor(turn.lastMessage, 1)?.value : undefined
+  const reasoning = params.include_reasoning !== false
   return {
     identity: {
       turnId: turn.turnId,
       createdS: Math.floor(turn.startedAtMs / 1000),
       model: params.model ?? '',
     },
-    responseOptions: { logprobs: false, reasoning: params.include_reasoning !== false, tokenIds: false },
+    responseOptions: { logprobs: false, reasoning, tokenIds: false },
     annotation,
     wireTools: new Map(Object.entries(annotation.wire_tools)),
     params,
-    instructions: typeof first?.content === 'string' ? first.content : null,
-    tools: (turn.tools === null ? [] : (JSON.parse(turn.tools) as Tool[])).map(flattenTool),
-    toolChoice: flattenChoice(params.tool_choice),
   }
 }
 
@@ -128,11 +123,11 @@ function flattenChoice(choice: unknown): unknown {
   return { type: 'function', ...(choice as { function: object }).function }
 }
 
-function toFrameParams(turn: TurnRecord): ResponseFrame['params'] {
+function toFrameParams(turn: OutputTurn): ResponseFrame['params'] {
   return parseKeepingNumbers(turn.params) as ResponseFrame['params']
 }
 
 /** Reads the annotation, which every completed turn of this dialect has. */
-function readAnnotation(turn: TurnRecord): ResponsesAnnotation {
+function readAnnotation(turn: OutputTurn): ResponsesAnnotation {
   return (JSON.parse(turn.annotations) as { responses: ResponsesAnnotation }).responses
 }

@@ -114,7 +114,7 @@ export function readOutputOptions({
   responseOptions,
   annotation,
   wireTools,
-}: ResponseFrame): OutputOptions {
+}: Pick<ResponseFrame, 'identity' | 'responseOptions' | 'annotation' | 'wireTools'>): OutputOptions {
   const { logprobs, reasoning } = responseOptions
   const sealedReasoning = annotation.include.includes('reasoning.encrypted_content')
   return { turnId: identity.turnId, wireTools, logprobs, reasoning, sealedReasoning }

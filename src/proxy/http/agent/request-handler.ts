@@ -13,7 +13,7 @@ import type { RequestMetadata } from '../../session/turn/agent-request.ts'
 import type { RequestLog, RequestLogger } from '../../session/turn/request-log.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { ResponseHandle, TurnRunner } from '../../session/turn/run-turn.ts'
-import { runOnClose } from '../transport/on-close.ts'
+import { createDisconnectSignal, runOnClose } from '../transport/on-close.ts'
 import type { AgentDialect } from './agent-dialect.ts'
 import { type AgentPolicy, createAgentPolicy } from './agent-policy.ts'
 import { getOrCreateSessionId, readRetryInfo } from './request-session.ts'
@@ -33,8 +33,16 @@ export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
   logRequest?: RequestLogger | undefined
 }
 
-/** A function that creates the dialect for one request, after it has read recorded turns of the session. */
-type DialectFactory = (body: unknown, sessionId: string, memo: PartMemo) => Promise<AgentDialect>
+/**
+ * A function that creates the dialect for one request, after it has read recorded turns of the session. The signal aborts
+ * when the agent disconnects.
+ */
+type DialectFactory = (
+  body: unknown,
+  sessionId: string,
+  memo: PartMemo,
+  signal: AbortSignal,
+) => Promise<AgentDialect>
 
 /** A function that returns the id of the turn that a request continues, if its body declares one. */
 type ContinuationFinder = (body: unknown) => string | undefined
@@ -63,7 +71,7 @@ export function createRequestHandler(options: RequestHandlerOptions) {
       if (conversionStep) await conversionStep
       const dialect =
         typeof dialectOrFactory === 'function'
-          ? await dialectOrFactory(read.value, sessionId, memo)
+          ? await dialectOrFactory(read.value, sessionId, memo, createDisconnectSignal(reply))
           : dialectOrFactory
       const log = logRequest?.({ session_id: sessionId, request_id: request.id }, dialect.name)
       const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)

@@ -7,9 +7,9 @@ import {
   buildRecordedResponse,
   findResponse,
   readHistory,
-  resolveInputItems,
   type TurnFinder,
 } from '../../dialects/responses/history.ts'
+import { resolveInputItems, type TurnSource } from '../../dialects/responses/item-references.ts'
 import { lowerResponsesRequest } from '../../dialects/responses/request.ts'
 import { createResponse, parseTurnId, type ResponseFrame } from '../../dialects/responses/response.ts'
 import { checkResponsesRequest, ResponsesRequest } from '../../dialects/responses/schema.ts'
@@ -22,7 +22,7 @@ import { BASE_PATHS, getNamedSession, getSessionId } from './request-session.ts'
 import { createReadDocs, createRouteDocs, ResponsesResponse } from './route-docs.ts'
 
 export interface ResponsesRoutesOptions extends RequestHandlerOptions {
-  store: Pick<TurnStore, 'getTurn'>
+  store: Pick<TurnStore, 'getTurn' | 'readOutlines'>
 }
 
 export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (app, options, done) => {
@@ -31,10 +31,10 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
     (sessionId: string): TurnFinder =>
     (turnId) =>
       store.getTurn(sessionId, turnId)
-  const create = createRequestHandler(options)(
-    (body, sessionId, memo) => createResponsesDialect(body, finder(sessionId), memo),
-    findContinuedTurn,
-  )
+  const create = createRequestHandler(options)((body, sessionId, memo, signal) => {
+    const readAll = () => store.readOutlines(sessionId)
+    return createResponsesDialect(body, { find: finder(sessionId), readAll }, memo, signal)
+  }, findContinuedTurn)
   const read = createReadDocs('A response of this session', ResponsesResponse)
   for (const base of BASE_PATHS) {
     app.post(`${base}/responses`, createRouteDocs('Responses', ResponsesRequest, ResponsesResponse), create)
@@ -63,19 +63,21 @@ function rejectReplay({ stream }: { stream?: string }): void {
 /**
  * Creates the dialect for one request. It reads the recorded responses that the request continues, and keeps the
  * parameters of the request, which the response repeats.
- * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
+ * @param signal aborts when the agent disconnects
+ * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`, `agent_gone`
  */
 async function createResponsesDialect(
   body: unknown,
-  find: TurnFinder,
+  turns: TurnSource,
   memo: PartMemo,
+  signal: AbortSignal,
 ): Promise<AgentDialect> {
   const request = checkResponsesRequest(body, memo)
-  const history = await readHistory(request, find)
+  const history = await readHistory(request, turns.find)
   const { lowered, annotation, wireTools } = lowerResponsesRequest(
     request,
     history,
-    await resolveInputItems(request, find),
+    await resolveInputItems(request, turns, signal),
     memo,
   )
   const frame = (identity: ResponseIdentity, responseOptions: ResponseOptions): ResponseFrame => ({

@@ -1,0 +1,108 @@
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import {
+  resolveInputItems,
+  type TurnSource,
+} from '../../../../../src/proxy/dialects/responses/item-references.ts'
+import type { InputItem } from '../../../../../src/proxy/dialects/responses/schema.ts'
+import type { TurnOutline, TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
+
+const CONNECTED = new AbortController().signal
+
+const refer = (id: string) => ({ type: 'item_reference', id })
+
+function createTurn(index: number) {
+  return {
+    turnId: `turn-${index}`,
+    dialect: 'responses',
+    finishReason: 'stop',
+    startedAtMs: 0,
+    completionText: `answer ${index}`,
+    reasoning: 'well',
+    toolCalls: '[]',
+    params: '{}',
+    annotations: JSON.stringify({ responses: { include: [], wire_tools: {}, instructions: false } }),
+  } as unknown as TurnRecord & TurnOutline
+}
+
+/** The turns of a session, which lists the reads. */
+class FakeSession implements TurnSource {
+  readonly turns: ReturnType<typeof createTurn>[]
+  readonly reads: string[] = []
+  /** Called before each turn is read. */
+  onRead = () => {}
+
+  constructor(count: number) {
+    this.turns = Array.from({ length: count }, (_, index) => createTurn(index))
+  }
+
+  find = async (turnId: string) => {
+    this.onRead()
+    this.reads.push(turnId)
+    return this.turns.find((turn) => turn.turnId === turnId)
+  }
+
+  readAll = async function* (this: FakeSession) {
+    this.reads.push('session')
+    for (const turn of this.turns) {
+      this.onRead()
+      yield turn
+    }
+  }.bind(this)
+}
+
+t.test('a turn is read once for all references to its items', async (t) => {
+  const session = new FakeSession(1)
+  const user: InputItem = { role: 'user', content: 'on' } as InputItem
+  const input = [refer('rs_turn-0_0'), refer('msg_turn-0_0'), user]
+  const items = await resolveInputItems({ input }, session, CONNECTED)
+  t.same(session.reads, ['turn-0'])
+  t.match(items, [{ type: 'reasoning' }, { type: 'message', content: [{ text: 'answer 0' }] }, user])
+  const text = await resolveInputItems({ input: 'hi' }, session, CONNECTED)
+  t.same(text, [{ type: 'message', role: 'user', content: 'hi' }])
+  t.same(await resolveInputItems({}, session, CONNECTED), [])
+})
+
+t.test('many referenced turns are read in one pass over the session', async (t) => {
+  const session = new FakeSession(400)
+  const input = session.turns.slice(0, 300).map(({ turnId }) => refer(`msg_${turnId}_0`))
+  const items = await resolveInputItems({ input }, session, CONNECTED)
+  t.same(session.reads, ['session'])
+  t.match(items[299], { content: [{ text: 'answer 299' }] })
+  const few = new FakeSession(400)
+  await resolveInputItems({ input: input.slice(0, 2) }, few, CONNECTED)
+  t.same(few.reads, ['turn-0', 'turn-1'], 'for a few turns, the session is not read')
+})
+
+t.test('reading ends when the agent disconnects', async (t) => {
+  for (const count of [2, 300]) {
+    const session = new FakeSession(400)
+    const agent = new AbortController()
+    let reads = 0
+    session.onRead = () => {
+      reads += 1
+      agent.abort(new ProxyError('agent_gone', 'The agent disconnected'))
+    }
+    const input = session.turns.slice(0, count).map(({ turnId }) => refer(`msg_${turnId}_0`))
+    await t.rejects(resolveInputItems({ input }, session, agent.signal), { code: 'agent_gone' })
+    t.equal(reads, 1)
+  }
+})
+
+t.test('a reference without an item, or the second to an item, is rejected with its position', async (t) => {
+  const session = new FakeSession(9)
+  const known = refer('msg_turn-0_0')
+  const many = [1, 2, 3, 4, 5].map((index) => refer(`msg_turn-${index}_0`))
+  for (const id of ['msg_turn-9_0', 'msg_turn-0_7', 'msg_x', '', 7, undefined]) {
+    const input = [known, { type: 'item_reference', id }]
+    const rejected = { code: 'response_not_found', param: 'input.1.id' }
+    await t.rejects(resolveInputItems({ input }, session, CONNECTED), rejected, String(id))
+    const withMany = resolveInputItems({ input: [...input, ...many] }, session, CONNECTED)
+    await t.rejects(withMany, rejected, `${id} beside references to many turns`)
+  }
+  await t.rejects(resolveInputItems({ input: [known, known] }, session, CONNECTED), {
+    code: 'invalid_request',
+    message: 'Duplicate item found with id msg_turn-0_0.',
+    param: 'input.1.id',
+  })
+})
