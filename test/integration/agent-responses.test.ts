@@ -227,6 +227,22 @@ t.test('without a session a response id alone finds the session, unless that has
   )
   t.equal((await bare.responses.retrieve(other.id)).id, other.id)
 
+  const { response: referring } = await bare.responses
+    .create({
+      model: 'x',
+      input: [
+        { role: 'user', content: 'one' },
+        { type: 'item_reference', id: first.output[0]!.id! },
+        { role: 'user', content: 'two' },
+      ],
+    })
+    .withResponse()
+  t.equal(
+    referring.headers.get('x-session-id'),
+    response.headers.get('x-session-id'),
+    'so does a reference to an item, which the AI SDK sends',
+  )
+
   const unknown = { status: 404, code: 'response_not_found' }
   const named = await client(api, 'a').responses.create({ model: 'x', input: 'one' })
   t.match(await getRejection(bare.responses.retrieve(named.id)), unknown)

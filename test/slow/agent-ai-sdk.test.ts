@@ -6,7 +6,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI } from '@ai-sdk/openai'
-import { generateText, type LanguageModel, stepCountIs, tool } from 'ai'
+import { generateText, type LanguageModel, type ModelMessage, stepCountIs, tool } from 'ai'
 import t, { type Test } from 'tap'
 import { z } from 'zod'
 import { startProxy } from '../helpers/proxy.ts'
@@ -94,4 +94,17 @@ t.test('under branch each tool call that zod has changed starts a row', async (t
   const { rows, tree } = await runTask(t, MODELS.chat!, 'branch')
   t.equal(rows.length, 26)
   t.match(tree[1].changed_calls, ['edited', 'arguments'])
+})
+
+t.test('responses: a conversation whose base URL has no session is one session', async (t) => {
+  const proxy = await startProxy(t, { db: 'memory' })
+  const model = createOpenAI({ baseURL: `${proxy.url}/v1`, apiKey: 'none' }).responses('m')
+  const messages: ModelMessage[] = [{ role: 'user', content: 'hello' }]
+  for (let turn = 0; turn < 3; turn += 1) {
+    const { response } = await generateText({ model, messages, maxOutputTokens: 8, maxRetries: 0 })
+    messages.push(...response.messages, { role: 'user', content: 'go on' })
+  }
+  const { sessions } = await proxy.get('/sessions')
+  t.match(sessions, [{ num_turns: 3 }])
+  t.equal(sessions.length, 1)
 })

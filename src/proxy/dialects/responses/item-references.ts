@@ -21,6 +21,13 @@ type ItemsById = ReadonlyMap<string, OutputItem>
  */
 const MAX_SEPARATE_READS = 4
 
+/** Returns the id of the turn that the first item reference of an unchecked body names; undefined: there is none. */
+export function findReferencedTurn(input: unknown): string | undefined {
+  if (!Array.isArray(input)) return undefined
+  const reference = (input as (Partial<InputItem> | null)[]).find((item) => item?.type === 'item_reference')
+  return parseItemTurnId(reference?.id)
+}
+
 /**
  * Returns the input as items: text as one message, and each item reference as the item that it names. Each turn is read
  * once.

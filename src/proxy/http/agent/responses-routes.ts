@@ -9,7 +9,11 @@ import {
   readHistory,
   type TurnFinder,
 } from '../../dialects/responses/history.ts'
-import { resolveInputItems, type TurnSource } from '../../dialects/responses/item-references.ts'
+import {
+  findReferencedTurn,
+  resolveInputItems,
+  type TurnSource,
+} from '../../dialects/responses/item-references.ts'
 import { lowerResponsesRequest } from '../../dialects/responses/request.ts'
 import { createResponse, parseTurnId, type ResponseFrame } from '../../dialects/responses/response.ts'
 import { checkResponsesRequest, ResponsesRequest } from '../../dialects/responses/schema.ts'
@@ -50,9 +54,10 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
   done()
 }
 
+/** Returns the turn that a request continues. The AI SDK sends no response id, but references to its items. */
 function findContinuedTurn(body: unknown): string | undefined {
-  const { previous_response_id: id } = (body ?? {}) as { previous_response_id?: unknown }
-  return typeof id === 'string' ? parseTurnId(id) : undefined
+  const { previous_response_id: id, input } = (body ?? {}) as Record<string, unknown>
+  return typeof id === 'string' ? parseTurnId(id) : findReferencedTurn(input)
 }
 
 function rejectReplay({ stream }: { stream?: string }): void {

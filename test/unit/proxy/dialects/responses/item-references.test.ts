@@ -1,6 +1,7 @@
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import {
+  findReferencedTurn,
   resolveInputItems,
   type TurnSource,
 } from '../../../../../src/proxy/dialects/responses/item-references.ts'
@@ -105,4 +106,11 @@ t.test('a reference without an item, or the second to an item, is rejected with 
     message: 'Duplicate item found with id msg_turn-0_0.',
     param: 'input.1.id',
   })
+})
+
+t.test('the first reference of an unchecked body names the continued turn', async (t) => {
+  const user = { role: 'user', content: 'hi' }
+  t.equal(findReferencedTurn([user, refer('rs_a-b_0'), refer('msg_c_0')]), 'a-b')
+  for (const input of [undefined, null, 'hi', 7, {}, [], [null, 7, user], [{ type: 'item_reference' }]])
+    t.equal(findReferencedTurn(input), undefined, JSON.stringify(input))
 })
