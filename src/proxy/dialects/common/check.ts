@@ -3,6 +3,7 @@ import { Compile, type Validator } from 'typebox/compile'
 import { ProxyError } from '../../../base/errors.ts'
 import { type RawNumber, readInteger } from '../../../protocol/canonical/number-texts.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
+import { listSchemaErrors, type SchemaError } from './schema-errors.ts'
 
 /** Returns the schema of a field that may be absent or null, which clients use interchangeably. */
 export function toNullable<S extends TSchema>(schema: S) {
@@ -17,14 +18,6 @@ export const LargeInteger = Type.Unsafe<number | RawNumber>(
     () => 'must be integer',
   ),
 )
-
-/** The fields of a schema error that {@link createValidationError} uses. */
-interface SchemaError {
-  keyword: string
-  instancePath: string
-  message: string
-  params: object
-}
 
 /**
  * Returns a getter of the schema's validator, compiled on first use: otherwise the start would compile a hundred of
@@ -49,7 +42,7 @@ export function createChecker<S extends TSchema>(schema: S): (value: unknown, at
   return (value, at) => {
     if (compiled().Check(value)) return value as Static<S>
     throw createValidationError(
-      [...compiled().Errors(value)] as SchemaError[],
+      listSchemaErrors(schema, compiled(), value),
       at === undefined ? [] : at.split('.'),
     )
   }
@@ -105,13 +98,12 @@ function createValidationError(errors: readonly SchemaError[], at: readonly stri
 
 function getErrorPath(error: SchemaError): string[] {
   const path = error.instancePath.split('/').slice(1)
-  const missing = (error.params as { requiredProperties?: string[] }).requiredProperties
+  const missing = error.params.requiredProperties as string[] | undefined
   return error.keyword === 'required' && missing?.[0] !== undefined ? [...path, missing[0]] : path
 }
 
 function describeReason(error: SchemaError): string {
   if (error.keyword === 'required') return 'is required'
-  if (error.keyword === 'const')
-    return `must be ${JSON.stringify((error.params as { allowedValue?: unknown }).allowedValue)}`
+  if (error.keyword === 'const') return `must be ${JSON.stringify(error.params.allowedValue)}`
   return error.message
 }

@@ -1,9 +1,10 @@
 /** Validates the requests of trainers and operators against their schemas. */
-import type { FastifySchemaCompiler, FastifySchemaValidationError } from 'fastify'
+import type { FastifySchemaCompiler } from 'fastify'
 import type { TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../../base/errors.ts'
 import { compileLazily } from '../../dialects/common/check.ts'
+import { listSchemaErrors, type SchemaError } from '../../dialects/common/schema-errors.ts'
 
 /**
  * Compiles the validator of a schema. It fills in defaults, and converts numbers and booleans of a query from text; a
@@ -16,7 +17,7 @@ export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, http
     const read = httpPart === 'querystring' ? readQuery(schema, value) : (value ?? {})
     const filled = Value.Default(schema, read)
     if (compiled().Check(filled)) return { value: filled }
-    return { error: describe(compiled().Errors(filled)) }
+    return { error: describe(listSchemaErrors(schema, compiled(), filled)) }
   }
 }
 
@@ -38,7 +39,7 @@ function readText(type: string | undefined, text: unknown): unknown {
 }
 
 /** Describes the first error, but prefers an unknown field: for a misspelt name, `required` would mislead. */
-function describe(errors: FastifySchemaValidationError[]): ProxyError {
+function describe(errors: SchemaError[]): ProxyError {
   const unknown = errors.find(({ keyword }) => keyword === 'additionalProperties')
   const error = unknown ?? errors[0]!
   const param = [...error.instancePath.split('/').slice(1), ...getFieldNames(error)].join('.')
@@ -47,7 +48,7 @@ function describe(errors: FastifySchemaValidationError[]): ProxyError {
   return new ProxyError('invalid_request', message, param === '' ? {} : { param })
 }
 
-function getFieldNames({ keyword, params }: FastifySchemaValidationError): string[] {
+function getFieldNames({ keyword, params }: SchemaError): string[] {
   const names = { required: params.requiredProperties, additionalProperties: params.additionalProperties }
   const [first] = (names[keyword as keyof typeof names] as string[] | undefined) ?? []
   return first === undefined ? [] : [first]
@@ -56,12 +57,12 @@ function getFieldNames({ keyword, params }: FastifySchemaValidationError): strin
 /** Matches a pattern that lists alternatives, some with a variable part: `^(all|policy:.+)$`. */
 const CHOICES = /^\^\((.*)\)\$$/
 
-function describeReason({ keyword, params, message }: FastifySchemaValidationError): string {
+function describeReason({ keyword, params, message }: SchemaError): string {
   if (keyword === 'required') return 'is required'
   if (keyword === 'additionalProperties') return 'is not a field of this request'
   if (keyword === 'minProperties') return 'must not be empty'
   if (keyword === 'enum') return `must be one of ${(params.allowedValues as unknown[]).join(', ')}`
   const choices = keyword === 'pattern' && CHOICES.exec(params.pattern as string)?.[1]
   if (choices) return `must be one of ${choices.replaceAll('|', ', ').replaceAll('.+', '…')}`
-  return message ?? 'is not valid'
+  return message
 }
