@@ -3,6 +3,8 @@ import t from 'tap'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { IS_FULL } from '../helpers/tier.ts'
+import { DISTINCT_MODELS, modelDirectory, readFixture } from '../unit/proxy/tokens/real-models.ts'
 
 const TOOLS = [{ type: 'function', function: { name: 'add', description: 'Adds.', parameters: {} } }]
 
@@ -43,7 +45,11 @@ t.test("texts are tokenized as by the engine's own routes", async (t) => {
       })
     ).json()
   const messages = [{ role: 'user', content: 'A lake, please: é 湖' }]
-  for (const body of [{ prompt: 'A lake <|im_end|> é' }, { messages, return_token_strs: true }]) {
+  for (const body of [
+    { prompt: 'A lake <|im_end|> é' },
+    { prompt: '' },
+    { messages, return_token_strs: true },
+  ]) {
     const tokenized = (await sendRequest(`${proxy.url}/new/tokenize`, body)) as {
       tokens: number[]
       token_strs: string[]
@@ -59,6 +65,39 @@ t.test("texts are tokenized as by the engine's own routes", async (t) => {
     )
   }
   t.same((await proxy.get('/sessions')).sessions, [], 'nothing is recorded, and no session is created')
+})
+
+/** Without `FULL=1`, one model whose tokenizer adds a begin-of-text token. */
+const MODELS = IS_FULL ? DISTINCT_MODELS : (['llama3_2'] as const)
+
+for (const model of MODELS) {
+  t.test(`${model}: texts have the ids of transformers`, async (t) => {
+    const proxy = await startProxy(t, { tokenizer: modelDirectory(model), mode: 'relay' })
+    const { texts, withSpecialTokens } = readFixture(model)
+    for (const [index, { text, ids }] of texts.entries()) {
+      const { tokens } = await proxy.post('/s/tokenize', { prompt: text, add_special_tokens: false })
+      t.same(tokens, ids, `text ${index}`)
+    }
+    const { tokens, token_strs: strings } = await proxy.post('/s/tokenize', {
+      prompt: withSpecialTokens.text,
+      return_token_strs: true,
+    })
+    t.same(tokens, withSpecialTokens.ids)
+    t.equal(strings.length, tokens.length)
+  })
+}
+
+// test/helpers/no-stalls.ts fails this file if the event loop was blocked.
+t.test('megabytes of text and millions of ids do not block other requests', async (t) => {
+  const proxy = await startProxy(t, { tokenizer: modelDirectory('llama3_2'), mode: 'relay' })
+  for (const prompt of ['a'.repeat(300_000), 'hello world foo '.repeat(60_000)]) {
+    const { count, tokens } = await proxy.post('/s/tokenize', { prompt, add_special_tokens: false })
+    t.equal(count, tokens.length)
+    const { prompt: decoded } = await proxy.post('/s/detokenize', { tokens })
+    t.ok(decoded === prompt)
+  }
+  const { prompt } = await proxy.post('/s/detokenize', { tokens: new Array(1_500_000).fill(100) })
+  t.equal(prompt.length, 1_500_000 * (await proxy.post('/s/detokenize', { tokens: [100] })).prompt.length)
 })
 
 t.test('unsupported requests are rejected with the reason', async (t) => {

@@ -87,6 +87,7 @@ async function openSimModel(): Promise<SimModel> {
         seesToolImages: false,
         vocabularySize: tokenizer.vocabSize,
         encodedBy: 'rust',
+        encodeText: (text) => cache.encode(text),
         close: async () => {},
       }
     },

@@ -2,7 +2,8 @@
  * The routes `/tokenize` and `/detokenize` of vLLM (`vllm/entrypoints/serve/tokenize/protocol.py`) in token mode,
  * beside an agent's `/v1`. Trainers such as NeMo Gym read the prompt ids of their latest request there.
  */
-import type { FastifyPluginCallback, FastifyRequest } from 'fastify'
+import { Readable } from 'node:stream'
+import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
@@ -13,6 +14,7 @@ import type { RequestHandlerOptions } from './request-handler.ts'
 import { getSessionId } from './request-session.ts'
 import { createRouteDocs } from './route-docs.ts'
 import { getSessionBody } from './session-body.ts'
+import { writeText, writeTokens } from './token-responses.ts'
 
 const TokenizeRequest = Type.Object(
   {
@@ -49,9 +51,12 @@ const checkDetokenize = createChecker(DetokenizeRequest)
 
 export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (app, options, done) => {
   const tokenize = createTokenizeHandler(options)
-  const detokenize = async (request: FastifyRequest) => {
-    const { tokens } = checkDetokenize(getSessionBody(request).read.value)
-    return { prompt: getTokensOrThrow(options).tokenizer.decode(tokens) }
+  const detokenize = async (request: FastifyRequest, reply: FastifyReply) => {
+    const { tokenizer } = getTokensOrThrow(options)
+    const { read, waitForSlice } = getSessionBody(request)
+    await waitForSlice()
+    const { tokens } = checkDetokenize(read.value)
+    return sendJson(reply, writeText(tokens, tokenizer))
   }
   for (const base of ['/:sessionId', '/sessions/:sessionId']) {
     app.post(
@@ -70,29 +75,29 @@ export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (ap
 
 function createTokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOptions) {
   const restrict = createAgentPolicy(policy)
-  return async (request: FastifyRequest) => {
-    const { tokenizer, contextLength } = getTokensOrThrow({ runner })
+  return async (request: FastifyRequest, reply: FastifyReply) => {
+    const { tokenizer, contextLength, encodeText } = getTokensOrThrow({ runner })
     const sessionId = await getSessionId(request, sessions)
     const { read, memo, waitForSlice } = getSessionBody(request)
     await waitForSlice()
     const tokenizeBody = checkTokenize(read.value)
-    const addSpecialTokens = tokenizeBody.add_special_tokens !== false
+    const { prompt, add_special_tokens: addsTokens, return_token_strs: returnsTexts } = tokenizeBody
     const tokens =
-      tokenizeBody.prompt === undefined
+      prompt === undefined
         ? await runner.getPromptIds(sessionId, toChat(read.value, memo))
-        : tokenizer.encode(tokenizeBody.prompt, { addSpecialTokens })
-    return {
-      count: tokens.length,
-      max_model_len: contextLength ?? null,
-      tokens,
-      token_strs: tokenizeBody.return_token_strs ? tokens.map((id) => tokenizer.idToToken(id) ?? '') : null,
-    }
+        : await encodeText(prompt, { addSpecialTokens: addsTokens !== false })
+    return sendJson(reply, writeTokens(tokens, contextLength, returnsTexts ? tokenizer : undefined))
 
     function toChat(...body: Parameters<typeof lowerChatRequest>): ChatBody {
       const chat = lowerChatRequest(...body).body as ChatBody
       return request.caller.is === 'agent' ? restrict(chat).body : chat
     }
   }
+}
+
+/** Sends the parts of a JSON text as they are written. */
+function sendJson(reply: FastifyReply, parts: AsyncIterable<string>): FastifyReply {
+  return reply.type('application/json; charset=utf-8').send(Readable.from(parts))
 }
 
 /**

@@ -6,7 +6,9 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { type GenerationEvent, type GenerationStart, NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { TokenCounter } from '../../engines/port/count-tokens.ts'
+import type { TokenModel } from '../../tokens/model/token-model.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { RequestBudget } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
@@ -39,7 +41,9 @@ export interface PromptTokens {
   /** The maximum number of tokens of prompt and completion together; undefined: the model's files do not specify it. */
   readonly contextLength: number | undefined
   /** Returns the ids that {@link Prompts.countTokens} counts. */
-  getIds(body: ChatBody, session?: PromptSession): Promise<number[]>
+  getIds(body: ChatBody, session?: PromptSession): Promise<TokenIds>
+  /** See {@link TokenModel.encodeText}. */
+  readonly encodeText: TokenModel['encodeText']
 }
 
 /** A session whose recorded tokens a prompt may extend. */

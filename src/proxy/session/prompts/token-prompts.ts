@@ -153,9 +153,12 @@ export class TokenPrompts implements Prompts {
   }
 
   get tokens(): PromptTokens {
-    const { tokenizer, contextLength } = this.#model
-    const getIds: PromptTokens['getIds'] = async (...args) => [...(await this.#getIds(...args))]
-    return { tokenizer, contextLength, getIds: getIds }
+    const { tokenizer, contextLength, encodeText } = this.#model
+    const getIds: PromptTokens['getIds'] = async (...args) => {
+      const ids = await this.#getIds(...args)
+      return ids instanceof PromptIds ? ids.toArray() : ids
+    }
+    return { tokenizer, contextLength, getIds, encodeText }
   }
 
   getCounts(): Readonly<Record<string, number>> {

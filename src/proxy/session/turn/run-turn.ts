@@ -8,6 +8,7 @@ import type { Logger } from '../../../base/logger.ts'
 import type { EventSink, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
+import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import { isSessionMovedError } from '../../store/port/node-coordination.ts'
 import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
@@ -163,7 +164,7 @@ export class TurnRunner {
   }
 
   /** Returns the token ids that {@link countTokens} counts. Requires {@link tokens}. */
-  async getPromptIds(sessionId: string, body: ChatBody): Promise<number[]> {
+  async getPromptIds(sessionId: string, body: ChatBody): Promise<TokenIds> {
     return await this.#withSessionConfig(
       sessionId,
       body,

@@ -1,6 +1,7 @@
 /** Opens a model for token mode: its tokenizer, its chat template, its output format and its limits. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import { type ImageRule, isTextOnly, readImageRule } from '../images/image-rule.ts'
 import { PLACEHOLDER_IMAGE } from '../images/placeholder-image.ts'
 import { adaptMarkers, chooseParser, findParser, type ParserChoice } from '../parsers/choose-parser.ts'
@@ -81,6 +82,13 @@ export interface TokenModel {
   getLongestTokenChars(): number
   /** One more than the highest token id, according to the model's files. */
   readonly vocabularySize: number
+  /**
+   * Encodes a text as prompts are encoded, off the event loop if there is a native encoder.
+   * @param options `addSpecialTokens`: whether to add the special tokens of a text, such as the begin-of-text token,
+   *   which chat templates write themselves; default: no
+   * @throws the errors of {@link TextEncoder.encode}
+   */
+  encodeText(text: string, options?: { addSpecialTokens?: boolean }): Promise<TokenIds>
   /** The encoder in use. The JavaScript one is slower, and its ids differ for some texts. */
   readonly encodedBy: TextEncoder['kind']
   /**
@@ -306,6 +314,10 @@ async function createTokenModel(
     unlistedFiles: modelFiles.unlisted,
     contextLength: options.contextLength ?? modelFiles.contextLength,
     // `vocabSize` lists all tokens of the tokenizer, so it is read only if the config declares no size.
+    encodeText: async (text, { addSpecialTokens = false } = {}) => {
+      const ids = await contentCache.encode(text)
+      return addSpecialTokens ? tokenizer.addSpecialTokens(ids) : ids
+    },
     vocabularySize: Math.max(
       modelFiles.vocabularySize ?? tokenizer.vocabSize,
       ...addedTokens.values().map((id) => id + 1),

@@ -78,7 +78,7 @@ function readBeforeModel(directory: string): TokenizerJson | undefined {
     const end = bytes.indexOf(MODEL_KEY)
     if (end === -1) return undefined
     const before = JSON.parse(`${bytes.toString('utf8', 0, end)}${MODEL_KEY}null}`) as TokenizerJson
-    const isComplete = ['added_tokens', 'decoder', 'model'].every((key) => key in before)
+    const isComplete = ['added_tokens', 'post_processor', 'decoder', 'model'].every((key) => key in before)
     return isComplete ? { ...before, model: undefined } : undefined
   } catch {
     // Reading the complete file reports the error.

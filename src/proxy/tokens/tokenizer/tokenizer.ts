@@ -4,6 +4,8 @@
  */
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers'
 import { ProxyError } from '../../../base/errors.ts'
+import { concatIds, type TokenIds } from '../../../protocol/token-ids/token-ids.ts'
+import { readTextSpecialTokens, type TextSpecialTokens } from './post-processor.ts'
 import { StreamingDecoder } from './streaming-decoder.ts'
 import {
   createPiece,
@@ -84,6 +86,7 @@ export class Tokenizer implements TokenPieces {
   readonly #addedIds: ReadonlySet<number>
   readonly #specialIds: ReadonlySet<number>
   readonly #rules: PieceRules
+  readonly #textTokens: TextSpecialTokens
   readonly #vocabulary: TokenNames
   readonly #pieces = new Map<number, TokenPiece>()
   #size: number | undefined
@@ -94,6 +97,7 @@ export class Tokenizer implements TokenPieces {
     this.#vocabulary = vocabulary
     this.#readCompleteFiles = readCompleteFiles
     this.#rules = readPieceRules(tokenizerJson.decoder)
+    this.#textTokens = readTextSpecialTokens(tokenizerJson.post_processor)
     const added = tokenizerJson.added_tokens ?? []
     this.#addedIds = new Set(added.map((token) => token.id))
     this.#specialIds = new Set(added.filter((token) => token.special).map((token) => token.id))
@@ -112,17 +116,21 @@ export class Tokenizer implements TokenPieces {
     return this.#rules.stripsFirstSpace
   }
 
-  /**
-   * Encodes a text synchronously.
-   * @param options `addSpecialTokens`: whether to add the begin-of-text token, which chat templates write themselves
-   */
-  encode(text: string, { addSpecialTokens = false } = {}): number[] {
+  /** Encodes a text synchronously, without the special tokens of {@link addSpecialTokens}. */
+  encode(text: string): number[] {
     // The library is loaded lazily, because decoding and other encoders do not need it.
     if (this.#library === undefined) {
       const { tokenizerJson, tokenizerConfig } = this.#readCompleteFiles()
       this.#library = new HuggingFaceTokenizer(tokenizerJson, tokenizerConfig)
     }
-    return this.#library.encode(text, { add_special_tokens: addSpecialTokens }).ids
+    return this.#library.encode(text, { add_special_tokens: false }).ids
+  }
+
+  /** Adds the special tokens that the tokenizer adds to a text, such as the begin-of-text token. */
+  addSpecialTokens(ids: TokenIds): TokenIds {
+    const getIds = (tokens: readonly string[]) => tokens.flatMap((token) => this.tokenToId(token) ?? [])
+    const [before, after] = [getIds(this.#textTokens.before), getIds(this.#textTokens.after)]
+    return before.length + after.length === 0 ? ids : concatIds(before, ids, after)
   }
 
   /**

@@ -33,6 +33,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     imageRule: undefined,
     seesToolImages: false,
     encodedBy: 'javascript',
+    encodeText: async (text) => model.tokenizer.encode(text),
     contextLength: undefined,
     getLongestTokenChars: () => 128,
     vocabularySize: model.tokenizer.vocabSize,
