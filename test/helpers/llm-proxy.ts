@@ -27,27 +27,29 @@ export interface LaunchOptions {
   cwd?: string
   /** The Node executable that runs the launcher. */
   node?: string
-  /** The launcher of another release. */
+  /** The launcher of another release or of changed code, in place of the executable. */
   launcher?: string | undefined
   /** Whether the child has a separate process group, as a shell starts it. */
   detached?: boolean
 }
 
 /** The environment of a child, without the variables that tests add. */
-function childEnv(): NodeJS.ProcessEnv {
-  return { PATH: EXECUTABLE ? '' : process.env.PATH, NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE }
+function childEnv(executable: string | undefined): NodeJS.ProcessEnv {
+  return { PATH: executable ? '' : process.env.PATH, NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE }
 }
 
 /** Starts `llm-proxy` with these arguments. */
 export function startLlmProxy(args: readonly string[], launch: LaunchOptions = {}): PipedProcess {
-  const [command, ...first] = EXECUTABLE
-    ? [EXECUTABLE]
+  // The code of a launcher is tested in place of the executable.
+  const executable = launch.launcher === undefined ? EXECUTABLE : undefined
+  const [command, ...first] = executable
+    ? [executable]
     : [launch.node ?? process.execPath, launch.launcher ?? LAUNCHER]
   return startChild(command, [...first, ...args], {
     env: {
-      ...childEnv(),
+      ...childEnv(executable),
       // Neither the executable nor an old Node can load it.
-      ...(!EXECUTABLE && !launch.node && getChildEnv()),
+      ...(!executable && !launch.node && getChildEnv()),
       ...launch.env,
     },
     cwd: launch.cwd,
@@ -88,7 +90,7 @@ export async function runLlmProxy(
     return runLlmProxyAlone(args, launch)
   isHostBusy = true
   try {
-    return await runInHost({ args, env: { ...childEnv(), ...env }, cwd })
+    return await runInHost({ args, env: { ...childEnv(EXECUTABLE), ...env }, cwd })
   } finally {
     isHostBusy = false
   }
@@ -120,7 +122,7 @@ async function runInHost(request: CommandRequest): Promise<CommandResult> {
 
 function startHost(): ChildProcess {
   const options = {
-    env: childEnv(),
+    env: childEnv(EXECUTABLE),
     execArgv: [],
     stdio: ['ignore', 'ignore', 'ignore', 'ipc'] as StdioOptions,
   }

@@ -1,5 +1,5 @@
 /** A database is viewed without a proxy: in the browser, and as one file. */
-import { readFileSync } from 'node:fs'
+import { cpSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import t, { type Test } from 'tap'
@@ -92,7 +92,9 @@ t.test('the file of a database has the text of tokens by --tokenizer', async (t)
     const { base64 } = parseRecorded(stdout)
     return Buffer.from(base64['sessions/a%2Fb%3A0/rows/0/tokens?texts=true'], 'base64').toString('latin1')
   }
-  const embedded = join(import.meta.dirname, '../../src/embedded/model')
+  // The tested executable sees only the directory of the tests.
+  const embedded = `${db}-model`
+  cpSync(join(import.meta.dirname, '../../src/embedded/model'), embedded, { recursive: true })
   t.notMatch(await exportTokens(), /"text_ends"/)
   t.match(await exportTokens('--tokenizer', embedded), /"text_ends"/)
   const wrong = await runLlmProxy([...args, '--tokenizer', embedded])
