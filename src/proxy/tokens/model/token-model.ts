@@ -313,11 +313,11 @@ async function createTokenModel(
     onTemplateFault: (listener) => specializer?.onFault(listener),
     unlistedFiles: modelFiles.unlisted,
     contextLength: options.contextLength ?? modelFiles.contextLength,
-    // `vocabSize` lists all tokens of the tokenizer, so it is read only if the config declares no size.
     encodeText: async (text, { addSpecialTokens = false } = {}) => {
       const ids = await contentCache.encode(text)
       return addSpecialTokens ? tokenizer.addSpecialTokens(ids) : ids
     },
+    // `vocabSize` lists all tokens of the tokenizer, so it is read only if the config declares no size.
     vocabularySize: Math.max(
       modelFiles.vocabularySize ?? tokenizer.vocabSize,
       ...addedTokens.values().map((id) => id + 1),
