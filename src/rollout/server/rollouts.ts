@@ -68,6 +68,8 @@ export class Rollouts {
   readonly #gate: SessionGate
   /** The rollouts by id, in the order of their first requests. */
   readonly #entries = new Map<string, RolloutEntry>()
+  /** The rollouts that have not ended, including cancelled ones that a new rollout of the same id has replaced. */
+  readonly #unfinished = new Set<RolloutEntry>()
   #storedChars = 0
   #isClosing = false
   /** The number of ended rollouts by outcome. */
@@ -91,7 +93,7 @@ export class Rollouts {
   }
 
   /**
-   * Starts a rollout, or joins the one with this id.
+   * Starts a rollout, or joins the one with this id. A rollout that is being cancelled is replaced by a new one.
    * @param signal aborts when the caller has disconnected
    * @returns its id, and its response as JSON
    * @throws ProxyError `invalid_request` when the rollout with this id has other parameters, `shutting_down`
@@ -102,7 +104,7 @@ export class Rollouts {
   ): { rolloutId: string; response: Promise<string> } {
     const { rollout_id = randomUUID() } = request
     const fullRequest = { ...request, rollout_id }
-    const entry = this.#entries.get(rollout_id) ?? this.#begin(fullRequest)
+    const entry = this.#findLive(rollout_id) ?? this.#begin(fullRequest)
     if (!isDeepStrictEqual(entry.request, fullRequest)) {
       const message = `rollout ${rollout_id} belongs to another sample, or has other parameters`
       throw new ProxyError('invalid_request', message, { param: 'rollout_id', status: 409 })
@@ -130,8 +132,7 @@ export class Rollouts {
     const entry = this.#entry(rolloutId)
     entry.cancellation.abort(createCancelledError('it was removed'))
     await entry.response
-    // Meanwhile a new rollout may have started with this id.
-    if (this.#entries.get(rolloutId) === entry) this.#removeEntry(rolloutId)
+    this.#removeEntry(entry)
     return toSummary(entry)
   }
 
@@ -141,7 +142,7 @@ export class Rollouts {
    */
   async stop(graceMs: number): Promise<boolean> {
     this.#isClosing = true
-    const entries = [...this.#entries.values()].filter(({ endedAt }) => endedAt === null)
+    const entries = [...this.#unfinished]
     const reason = new ProxyError('shutting_down', 'the rollout server is being stopped')
     const limit = setTimeout(() => {
       for (const { cancellation } of entries) cancellation.abort(reason)
@@ -155,6 +156,12 @@ export class Rollouts {
     const entry = this.#entries.get(rolloutId)
     if (entry === undefined) throw new ProxyError('rollout_not_found', `There is no rollout ${rolloutId}`)
     return entry
+  }
+
+  /** Returns the rollout with this id, unless it was cancelled: its agent may take a minute to stop. */
+  #findLive(rolloutId: string): RolloutEntry | undefined {
+    const entry = this.#entries.get(rolloutId)
+    return entry?.cancellation.signal.aborted ? undefined : entry
   }
 
   #begin(request: RolloutEntry['request']): RolloutEntry {
@@ -172,7 +179,10 @@ export class Rollouts {
         outcome: NO_OUTCOME,
       },
     }
+    // The new rollout is listed as the newest one, in place of a cancelled one.
+    this.#entries.delete(request.rollout_id)
     this.#entries.set(request.rollout_id, entry)
+    this.#unfinished.add(entry)
     void this.#run(entry).then(resolve)
     return entry
   }
@@ -183,11 +193,12 @@ export class Rollouts {
     clearTimeout(entry.graceTimer)
     entry.status = cancellation.signal.aborted ? 'cancelled' : response.error === null ? 'done' : 'failed'
     entry.endedAt = Date.now() / 1000
+    this.#unfinished.delete(entry)
     this.ended[entry.status as keyof typeof this.ended] += 1
     const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...response })
     // A failed or cancelled rollout is started again when it is requested again.
     if (entry.status === 'done') this.#storeResult(entry, text.length + JSON.stringify(request).length)
-    else this.#removeEntry(request.rollout_id)
+    else this.#removeEntry(entry)
     return text
   }
 
@@ -230,16 +241,20 @@ export class Rollouts {
   #storeResult(entry: RolloutEntry, chars: number): void {
     entry.chars = chars
     this.#storedChars += chars
-    for (const [id, { endedAt }] of this.#entries) {
+    for (const stored of this.#entries.values()) {
       if (this.#storedChars <= MAX_STORED_CHARS && this.#entries.size <= MAX_ROLLOUTS) return
-      if (endedAt !== null) this.#removeEntry(id)
+      if (stored.endedAt !== null) this.#removeEntry(stored)
     }
   }
 
-  #removeEntry(rolloutId: string): void {
-    this.#storedChars -= this.#entries.get(rolloutId)?.chars ?? 0
-    this.#entries.delete(rolloutId)
-    this.#options.onRemoved?.(rolloutId)
+  /** Removes a rollout. Its id stays if a new rollout has it. */
+  #removeEntry(entry: RolloutEntry): void {
+    this.#storedChars -= entry.chars
+    entry.chars = 0
+    const { rollout_id } = entry.request
+    if (this.#entries.get(rollout_id) !== entry) return
+    this.#entries.delete(rollout_id)
+    this.#options.onRemoved?.(rollout_id)
   }
 }
 
