@@ -4,7 +4,7 @@
  * requests in flight and rejects later ones from any machine, so that none of them is recorded in the session of the
  * next attempt.
  */
-import { type ProxyError, toProxyError } from '../base/errors.ts'
+import { ProxyError, toProxyError } from '../base/errors.ts'
 import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 import { cloneJson } from '../protocol/canonical/number-texts.ts'
@@ -45,6 +45,8 @@ type RolloutParams = Readonly<Record<string, unknown>>
 /** The time limit for aborting the session of an attempt that ended with an error. */
 const ABORT_TIMEOUT_MS = 5_000
 
+const SESSION_REMOVED = 'its session was removed'
+
 /** One rollout. An instance is run once. */
 export class Rollout {
   readonly #options: RolloutOptions
@@ -67,8 +69,12 @@ export class Rollout {
     for (let tryNumber = 1; ; tryNumber += 1) {
       const sessionId = createSessionId(this.#trialId, tryNumber)
       const result = await this.#runAttempt(sessionId, tryNumber, signal)
-      const facts = this.#toOutcome(sessionId, tryNumber, result)
-      if (this.#isFinal(result)) return await this.#collect(facts, signal)
+      let facts = this.#toOutcome(sessionId, tryNumber, result)
+      if (this.#isFinal(result)) {
+        const collected = await unlessRemoved(this.#collect(facts, signal))
+        if (collected !== undefined) return collected
+        facts = { ...facts, status: 'failed', error: SESSION_REMOVED }
+      }
       this.#logFailure(facts)
       if (tryNumber > maxRetries) {
         const row = createPaddingOutput(facts, { score: null, components: {} }, { failed: 1 })
@@ -141,17 +147,22 @@ export class Rollout {
     }
   }
 
+  /** Completes the session with its reward. The result is `failed` if the session was removed or aborted. */
   async #complete(sessionId: string, result: AgentResult, signal: AbortSignal): Promise<AgentResult> {
+    const status = (await unlessRemoved(this.#sendEnd(sessionId, result, signal))) ?? 'not_found'
+    if (status === 'completed') return result
+    const error = status === 'not_found' ? SESSION_REMOVED : 'its session was aborted'
+    return { ...result, status: 'failed', error }
+  }
+
+  async #sendEnd(sessionId: string, { rewards }: AgentResult, signal: AbortSignal) {
     const { proxy } = this.#options
-    const parts = Object.values(result.rewards)
+    const parts = Object.values(rewards)
     if (parts.length > 0) {
       const reward = parts.reduce((sum, part) => sum + part, 0)
-      await proxy.setReward(sessionId, { reward, components: { ...result.rewards } }, signal)
+      await proxy.setReward(sessionId, { reward, components: { ...rewards } }, signal)
     }
-    const status = await proxy.complete(sessionId, signal)
-    if (status === 'completed') return result
-    const error = status === 'not_found' ? 'its session was removed' : 'its session was aborted'
-    return { ...result, status: 'failed', error }
+    return await proxy.complete(sessionId, signal)
   }
 
   /**
@@ -197,6 +208,16 @@ function rejectRewards({ rewards, ...result }: AgentResult): AgentResult | undef
     status: 'error',
     rewards: {},
     error: `its reward "${wrong[0]}" is ${wrong[1]}, which is not a finite number`,
+  }
+}
+
+/** Returns the result of a request for a session; undefined if the proxy no longer has the session. */
+async function unlessRemoved<T>(request: Promise<T>): Promise<T | undefined> {
+  try {
+    return await request
+  } catch (error) {
+    if (error instanceof ProxyError && error.code === 'session_not_found') return undefined
+    throw error
   }
 }
 
