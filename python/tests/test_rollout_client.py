@@ -141,6 +141,42 @@ async def test_an_unreachable_server_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    "failure",
+    [
+        reject_with(503, detail="the server does not respond", code="rollout_server_away"),
+        reject_with(502),
+        fail_with("shutting_down"),
+    ],
+)
+@pytest.mark.usefixtures("short_timeouts")
+async def test_a_rollout_runs_on_another_server_if_one_stays_unavailable(
+    failure: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts.random, "sample", lambda apis, _: list(apis))
+    async with (
+        serve_handlers(*([failure] * 99)) as (away, requests),
+        serve_handlers(done) as (other, received),
+    ):
+        assert await run_rollout(away, other) == DONE
+        assert len(requests) > 1, "it is retried first"
+    assert received == [{"rollout_id": "a/b", "sample": {}}]
+
+
+@pytest.mark.usefixtures("short_timeouts")
+async def test_a_rollout_that_a_server_rejects_does_not_run_on_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rollouts.random, "sample", lambda apis, _: list(apis))
+    async with (
+        serve_handlers(reject_with(400, detail="no", code="invalid_request")) as (first, _),
+        serve_handlers(done) as (other, received),
+    ):
+        with pytest.raises(ProxyApiError, match="no"):
+            await run_rollout(first, other)
+    assert received == []
+
+
+@pytest.mark.parametrize(
     ("handler", "code", "message"),
     [
         (fail_with("proxy_failed"), "proxy_failed", "it was so"),

@@ -56,8 +56,9 @@ class Rollouts:
         """
         *others, last = random.sample(self._apis, len(self._apis))
         for api in others:
-            with contextlib.suppress(_UnreachableError):
-                return (yield from self._run_at(api, rollout, _RETRY_LIMIT_S))
+            response = yield from self._run_if_available(api, rollout)
+            if response is not None:
+                return response
         is_known = last.url in self._responded and not others
         return (yield from self._run_at(last, rollout, _LONG_RETRY_LIMIT_S if is_known else _RETRY_LIMIT_S))
 
@@ -65,6 +66,16 @@ class Rollouts:
         """Cancels a rollout on whichever server it runs; callers that wait for it receive a ``ProxyApiError``."""
         for api in self._apis:
             yield from _cancel(api, rollout_id)
+
+    def _run_if_available(self, api: Api, rollout: Mapping[str, Any]) -> Steps[dict[str, Any] | None]:
+        """Returns ``None`` if the server stays unavailable."""
+        try:
+            return (yield from self._run_at(api, rollout, _RETRY_LIMIT_S))
+        except ProxyApiError as error:
+            if not _is_unavailable(error):
+                raise
+            logger.warning("%s; trying another server", error)
+            return None
 
     def _run_at(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
         try:
@@ -80,13 +91,11 @@ class Rollouts:
         last_response_at, failures = time.monotonic(), 0
         while True:
             began = time.monotonic()
-            failure: ProxyApiError
             try:
                 response = _parse_result(request.url, (yield request))
             except httpx.HTTPError as error:
-                failure = _UnreachableError(
-                    f"no rollout server responds at {request.url}: {error or type(error).__name__}"
-                )
+                message = f"no rollout server responds at {request.url}: {error or type(error).__name__}"
+                failure = ProxyApiError(message, status=0, code="unreachable")
             except ProxyApiError as error:
                 failure = error
             else:
@@ -95,8 +104,7 @@ class Rollouts:
             now = time.monotonic()
             if now - began > _STABLE_S:
                 last_response_at, failures = now, 0
-            is_unavailable = failure.status in (0, *UNAVAILABLE_STATUSES) or failure.code == "shutting_down"
-            if not is_unavailable or now - last_response_at >= patience_s:
+            if not _is_unavailable(failure) or now - last_response_at >= patience_s:
                 raise failure
             logger.warning("%s; retrying", failure)
             delay = min(_MAX_DELAY_S, _RETRY_BASE_S * 2**failures)
@@ -116,9 +124,9 @@ def _cancel(api: Api, rollout_id: str) -> Steps[None]:
             logger.warning("%s was not cancelled: %s", request.url, response.text[:300])
 
 
-class _UnreachableError(ProxyApiError):
-    def __init__(self, message: str) -> None:
-        super().__init__(message, status=0, code="unreachable")
+def _is_unavailable(error: ProxyApiError) -> bool:
+    """Returns whether the server did not run the rollout, so that it, or another server, may run it later."""
+    return error.status in (0, *UNAVAILABLE_STATUSES) or error.code == "shutting_down"
 
 
 def _parse_result(url: str, response: Response) -> dict[str, Any]:
