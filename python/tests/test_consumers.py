@@ -74,6 +74,23 @@ def test_a_waiting_process_receives_complete_groups(proxy: Proxy) -> None:
         assert consumer.info()["acknowledged"] >= 2
 
 
+@pytest.mark.parametrize("oldest", [0, 0.0])
+def test_a_weight_version_of_0_excludes_sessions_without_a_version(proxy: Proxy, oldest: float) -> None:
+    task = f"oldest {oldest!r}"
+    with Client(proxy.url) as client:
+        consumer = client.consumer(f"oldest-{oldest!r}", metadata={"task": task})
+        complete(client, task)
+        lease = consumer.fetch(min_weight_version=oldest)
+        assert (len(lease), lease.discarded["unversioned"]) == (0, 1)
+
+
+def test_a_duration_of_0_is_rejected_and_not_replaced_by_the_default(proxy: Proxy) -> None:
+    with Client(proxy.url) as client:
+        consumer = client.consumer("brief", metadata={"task": "brief"})
+        with pytest.raises(ProxyApiError, match="lease_s"):
+            consumer.fetch(lease_s=0)
+
+
 async def test_a_lost_response_is_requested_again(proxy: Proxy) -> None:
     async with Forwarder(proxy.url) as forwarder, AsyncClient(forwarder.url) as client:
         consumer = await client.consumer("lost", metadata={"task": "lost"})

@@ -105,8 +105,15 @@ def build_query(filters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_row_query(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options of rows to query parameters; ``details`` may be a list of names."""
-    query = {name: value for name, value in options.items() if value not in (None, False, ())}
+    """Converts options of rows to query parameters; ``details`` may be a list of names.
+
+    ``None``, ``False`` and ``()`` are omitted, but not 0, which equals ``False``.
+    """
+    query = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != ()
+    }
     if not isinstance(query.get("details", ""), str):
         query["details"] = ",".join(query["details"])
     return query
