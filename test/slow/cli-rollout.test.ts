@@ -23,6 +23,8 @@ interface Rig {
   output: string
   /** The command line without the agent. */
   args: string[]
+  /** The command line of a rollout server, without the agent. */
+  listenArgs: string[]
 }
 
 async function startRig(t: Test, tasks: number, more: string[] = []): Promise<Rig> {
@@ -34,19 +36,16 @@ async function startRig(t: Test, tasks: number, more: string[] = []): Promise<Ri
   writeFileSync(join(folder, 'tasks.jsonl'), lines.join('\n'))
   writeFileSync(join(folder, 'agent.cjs'), AGENT)
   const output = join(folder, 'rows.jsonl')
-  const args = [
-    'rollout',
-    '--proxy-url',
-    proxy.url,
-    '--tasks',
-    join(folder, 'tasks.jsonl'),
-    '--output',
-    output,
+  const files = ['--tasks', join(folder, 'tasks.jsonl'), '--output', output]
+  const options = [
     // Its agents write files for the test outside of their directories.
     ...['--sandbox', 'none', '--verifier-env', 'FOLDER', '--verifier-env', 'NODE'],
     ...['--environment-overrides', JSON.stringify({ FOLDER: folder, NODE: process.execPath })],
   ]
-  return { proxy, folder, output, args: [...args, '--retry-base-delay', '0', ...more] }
+  const command = ['rollout', '--proxy-url', proxy.url]
+  const args = [...command, ...files, ...options, '--retry-base-delay', '0', ...more]
+  const listenArgs = [...command, ...options, '--listen', '127.0.0.1:0']
+  return { proxy, folder, output, args, listenArgs }
 }
 
 const getLaunch = ({ folder }: Rig): LaunchOptions => ({
@@ -225,7 +224,7 @@ t.test('a rollout server runs the requested tasks, and ends with its agents', as
   const rig = await startRig(t, 1)
   const command = '"$NODE" "$FOLDER/agent.cjs"; while [ -e "$FOLDER/hold" ]; do sleep 0.05; done'
   const verifier = 'grep -q 7 "$AGENT_OUTPUT_FILE"'
-  const args = [...rig.args, '--listen', '127.0.0.1:0', '--command', command, '--verifier', verifier]
+  const args = [...rig.listenArgs, '--command', command, '--verifier', verifier]
   const child = startLlmProxy(args, getLaunch(rig))
   const [, url] = await waitForOutput(child.stdout, /rollout listening on (\S+)/)
   const sendRequest = async (rollout_id: string) => {
@@ -265,7 +264,7 @@ t.test(
     const rig = await startRig(t, 1)
     const nap = `360${process.pid}.25`
     const command = `curl -s "$OPENAI_BASE_URL/models"; case $(cat "$TASK_FILE") in *7*) exec sleep ${nap};; esac`
-    const args = [...rig.args, '--sandbox', 'bwrap', '--listen', '127.0.0.1:0', '--command', command]
+    const args = [...rig.listenArgs, '--sandbox', 'bwrap', '--command', command]
     const start = async () => {
       const child = startLlmProxy(args, getLaunch(rig))
       const [, url] = await waitForOutput(child.stdout, /rollout listening on (\S+)/)

@@ -1,8 +1,9 @@
 import type { AddressInfo } from 'node:net'
 import { ProxyError } from '../../base/errors.ts'
+import { loadConfig } from '../../proxy/config/load.ts'
 import { isLoopback } from '../../proxy/config/notes.ts'
 import { formatBaseUrl } from '../../proxy/http/transport/base-url.ts'
-import type { RolloutConfig } from '../../rollout/options.ts'
+import { ROLLOUT, type RolloutConfig } from '../../rollout/options.ts'
 import { NO_PROXY } from '../../rollout/remote-agent-loop.ts'
 import { InProcessRollouts } from '../../rollout/server/in-process-rollouts.ts'
 import { buildRolloutServer } from '../../rollout/server/server.ts'
@@ -15,9 +16,13 @@ import { serveAnnounced } from '../serve-announced.ts'
  */
 const STOP_GRACE_MS = 0
 
+/** The options of a run of a file of tasks, which have no meaning for a server. */
+const FILE_OPTIONS = ['tasks', 'output', 'samplesPerTask', 'retryFailed'] as const
+
 /** Runs `llm-proxy rollout --listen`: runs rollouts for clients until a signal. @returns the exit code */
 export async function listen(config: RolloutConfig, address: string): Promise<number> {
   const { host, port } = parseAddress(address)
+  rejectFileOptions(config)
   if (config.adminKeys.length === 0 && !isLoopback(host)) {
     const message = `--listen ${address}: any client that can connect can run agents on this machine; give --admin-key, or listen on 127.0.0.1`
     throw new ProxyError('config_invalid', message)
@@ -42,6 +47,15 @@ export async function listen(config: RolloutConfig, address: string): Promise<nu
     readyLine: `llm-proxy rollout listening on ${url}`,
     started: { command: 'rollout', url },
   })
+}
+
+/** Rejects options that would have no effect. @throws ProxyError `config_invalid` */
+function rejectFileOptions(config: RolloutConfig): void {
+  const defaults = loadConfig(ROLLOUT, {}, {})
+  const given = FILE_OPTIONS.find((name) => config[name] !== defaults[name])
+  if (given === undefined) return
+  const message = `--${ROLLOUT.options[given].flag} has no effect with --listen: a server runs the tasks that its clients send`
+  throw new ProxyError('config_invalid', message)
 }
 
 /** Parses `host:port`. @throws ProxyError `config_invalid` */

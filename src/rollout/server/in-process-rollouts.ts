@@ -1,6 +1,7 @@
 /** Rollouts that run in this process, with the configured runner. */
 import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
+import type { JsonObject } from '../../proxy/config/option.ts'
 import { createRunner } from '../create-runner.ts'
 import type { RunnerConfig } from '../options.ts'
 import { RemoteAgentLoop } from '../remote-agent-loop.ts'
@@ -19,10 +20,17 @@ interface ProxyConnection {
   tlsCa: string | undefined
 }
 
+interface InProcessConfig extends RunnerConfig {
+  /** The database of the proxy, if it is this process. */
+  db?: string
+  /** The sampling parameters of rollouts whose request has none. */
+  samplingParams?: JsonObject
+}
+
 export class InProcessRollouts {
   readonly rollouts: Rollouts
   readonly owners: RolloutOwners | undefined
-  readonly #config: RunnerConfig
+  readonly #config: InProcessConfig
   readonly #logger: Logger
   readonly #runner: ReturnType<typeof createRunner>
   readonly #loop = Promise.withResolvers<RemoteAgentLoop>()
@@ -32,7 +40,7 @@ export class InProcessRollouts {
    * @param owners set if several nodes of one database run rollouts
    * @throws ProxyError `config_invalid` when an option that the runner needs is missing
    */
-  constructor(config: RunnerConfig & { db?: string }, logger: Logger, owners?: RolloutOwners) {
+  constructor(config: InProcessConfig, logger: Logger, owners?: RolloutOwners) {
     this.owners = owners
     this.#config = config
     this.#logger = logger
@@ -40,7 +48,8 @@ export class InProcessRollouts {
     this.rollouts = new Rollouts({
       run: async (request, signal) => {
         const loop = await this.#loop.promise
-        return loop.rollout(request.sampling_params ?? {}, request.sample, toRolloutSettings(request), signal)
+        const samplingParams = request.sampling_params ?? config.samplingParams ?? {}
+        return loop.rollout(samplingParams, request.sample, toRolloutSettings(request), signal)
       },
       concurrency: config.concurrency,
       graceMs: CALLER_GRACE_MS,
