@@ -62,12 +62,9 @@ export class InProcessRollouts {
    * @throws ProxyError `proxy_failed`, and errors of the runner's preparation
    */
   async begin(proxy: ProxyConnection): Promise<void> {
-    const loop = new RemoteAgentLoop({
-      ...this.#config,
-      ...proxy,
-      runner: this.#runner,
-      logger: this.#logger,
-    })
+    const options = { ...this.#config, ...proxy, runner: this.#runner, logger: this.#logger }
+    // The configuration is complete. A trainer's variables may be for rollouts on another machine.
+    const loop = new RemoteAgentLoop(options, {})
     this.#opened = loop
     await loop.reach()
     await this.#runner.prepare?.(new AbortController().signal)
