@@ -3,12 +3,12 @@
 import { readFileSync } from 'node:fs'
 import { type IncomingMessage, request as requestHttp } from 'node:http'
 import { type RequestOptions, request as requestHttps } from 'node:https'
-import { createInterface } from 'node:readline'
 import { buffer, text } from 'node:stream/consumers'
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../base/errors.ts'
 import { parseJson } from '../base/json.ts'
+import { splitLines } from '../base/split-lines.ts'
 import { SERVE_COMMAND } from '../commands.ts'
 import { readFormerNames } from '../protocol/schema/former-names.ts'
 import { loadConfig } from '../proxy/config/load.ts'
@@ -86,7 +86,7 @@ export class OperatorClient {
     const response = await this.#open(path)
     const expected = toClientSchema(schema)
     try {
-      for await (const line of createInterface({ input: response })) {
+      for await (const line of splitLines(response.setEncoding('utf8'))) {
         const value = parseJson(line)
         adaptEarlierRelease(schema, value)
         if (Value.Check(expected, value)) yield value

@@ -43,9 +43,9 @@ class Rollouts:
         errors = (self._process.communicate()[1] or b"").decode()
         if self._process.returncode:
             raise RuntimeError(f"llm-proxy rollout: {errors[-2000:]}")
-        return [
-            json.loads(line) for line in self._output.read_text().splitlines()
-        ], time.monotonic() - self._started
+        # Unlike splitlines(), this does not split at U+2028, which JSON permits in strings.
+        lines = self._output.read_text().strip().split("\n")
+        return [json.loads(line) for line in lines], time.monotonic() - self._started
 
     def wait_until_half_way(self) -> None:
         """Waits until active sessions have half as many turns as there are samples, so that agents are in mid-task."""

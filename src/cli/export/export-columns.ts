@@ -1,10 +1,10 @@
 /** Writes training rows of sessions as columns to a Parquet or Arrow file. */
 import Type from 'typebox'
 import { ProxyError } from '../../base/errors.ts'
+import { splitLines } from '../../base/split-lines.ts'
 import { ids, pickFields } from '../../protocol/schema/field.ts'
 import { optionalRowFields, rowFields, rowTurnFields } from '../../protocol/schema/row.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
-import { splitLines } from '../../rollout/datasets/complete-lines.ts'
 import { listOf, struct, toColumns, writeRowColumns } from '../../rollout/datasets/row-columns.ts'
 
 const TRAJECTORY = {
@@ -39,6 +39,6 @@ export async function writeExportColumns(
   await writeRowColumns(
     path,
     { ...toColumns({ session_id: { type: Type.String() } }), ...columns },
-    splitLines(chunks),
+    splitLines(chunks, { completeOnly: true }),
   )
 }

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { createInterface } from 'node:readline'
 import { ProxyError } from '../../base/errors.ts'
 import { isRecord } from '../../base/json.ts'
+import { splitLines } from '../../base/split-lines.ts'
 import { toCanonicalJson } from '../../proxy/session/matching/canonical-json.ts'
 import { readParquet } from '../../rollout/datasets/parquet-file.ts'
 import { isParquet } from '../../rollout/datasets/row-columns.ts'
@@ -49,10 +49,7 @@ export async function readSamples(path: string): Promise<Sample[]> {
 async function* readLines(path: string): AsyncGenerator<Sample> {
   let number = 0
   try {
-    for await (const line of createInterface({
-      input: createReadStream(path),
-      crlfDelay: Number.POSITIVE_INFINITY,
-    })) {
+    for await (const line of splitLines(createReadStream(path, 'utf8'))) {
       number += 1
       if (line.trim() !== '') yield parseTask(line, `${path}:${number}`)
     }

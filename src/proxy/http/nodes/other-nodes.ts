@@ -1,7 +1,7 @@
 /** Queries the other nodes of the database for state that only their memory contains: open turns and events. */
-import { createInterface } from 'node:readline'
 import { json } from 'node:stream/consumers'
 import type { FastifyRequest } from 'fastify'
+import { splitLines } from '../../../base/split-lines.ts'
 import type { NodeCoordination, NodeStatus } from '../../store/port/node-coordination.ts'
 import type { NdjsonReply } from '../transport/ndjson-reply.ts'
 import { type Forwarder, getHops } from './forwarder.ts'
@@ -73,7 +73,7 @@ export class OtherNodes {
       const signal = AbortSignal.any([left, this.#shared.getLossSignal(id)])
       const { statusCode, body } = await this.#forwarder.sendGet(request, url, signal)
       if (statusCode !== 200) return void (await body.dump())
-      for await (const line of createInterface(body))
+      for await (const line of splitLines(body.setEncoding('utf8'), { completeOnly: true }))
         if (!line.includes('"type":"ping"')) lines.sendLine(line)
     } catch {
       // The node or the client is gone. The next poll detects which.

@@ -11,6 +11,12 @@ t.test('tasks are the objects of a file, one per line', async (t) => {
   t.strictSame(await readSamples(path), [{ instance_id: 'a' }, { instance_id: 'b', prompt: 'ü' }])
 })
 
+t.test('a task may contain U+2028 and U+2029, which JSON permits in strings', async (t) => {
+  const task = { instance_id: 'a', prompt: 'one\u2028two\u2029three' }
+  const path = join(t.testdir({ tasks: `${JSON.stringify(task)}\n` }), 'tasks')
+  t.strictSame(await readSamples(path), [task])
+})
+
 t.test('tasks are the rows of a data set in Parquet', async (t) => {
   const path = join(t.testdir({}), 'train.parquet')
   const rows = [{ instance_id: 'a', prompt: [{ role: 'user', content: 'ü' }], extra_info: { index: 0 } }]
