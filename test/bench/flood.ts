@@ -2,9 +2,9 @@
  * npm run flood -- [--seconds 15] [--rounds 3] [--kinds silence,headers,hellos,bodies] [--open] [--quick] [--json FILE]
  *
  * Measures how unauthenticated connections affect a running agent: its requests are timed alternately without and under
- * each flood. The aims: its p99 stays within twice that without a flood, and the proxy's memory stays bounded; exits
- * with 1 otherwise. `--open`: a proxy without keys, which has no aims. `--quick`: checks that everything works; the
- * figures are not reliable.
+ * each flood. The aims: its p99 stays within twice that without a flood, and the proxy's memory stays bounded. It exits
+ * with 1 if the memory does not; the p99 is only printed, since other programs change it. `--open`: a proxy without
+ * keys, which has no aims. `--quick`: checks that everything works; the figures are not reliable.
  */
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -73,8 +73,10 @@ async function main(): Promise<void> {
   const rows = [undefined, ...kinds].map((kind) => toRow(kind, phases))
   console.log(`\n${renderReport(rows)}`)
   if (options.json) writeFileSync(options.json, `${JSON.stringify({ machine, rows, phases }, null, 2)}\n`)
-  const areAimsMet = rows.every(({ ratio, maxRssMib }) => ratio <= MAX_RATIO && !(maxRssMib > MAX_RSS_MIB))
-  if (!areAimsMet && !options.quick && !options.open) process.exitCode = 1
+  if (options.quick || options.open) return
+  for (const { kind, ratio } of rows)
+    if (ratio > MAX_RATIO) console.log(`${kind}: the aim of ${MAX_RATIO} times the quiet p99 was missed`)
+  if (rows.some(({ maxRssMib }) => maxRssMib > MAX_RSS_MIB)) process.exitCode = 1
 }
 
 function parseKind(name: string): FloodKind {
