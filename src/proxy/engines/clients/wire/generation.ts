@@ -97,35 +97,29 @@ function wrapReader(reader: JsonReader, engine: string): EventParser {
  * @throws as EngineClient.generate
  */
 export async function readResponse(
-  reader: JsonReader,
+  unguarded: JsonReader,
   connection: EngineConnection,
   response: EngineResponse,
   sink: EventSink,
 ): Promise<void> {
+  const reader = wrapReader(unguarded, connection.name)
+  const contentType = response.headers['content-type']?.toString() ?? ''
   try {
-    await pushResponse(wrapReader(reader, connection.name), connection, response, sink)
+    if (!contentType.includes('text/event-stream'))
+      return await pushComplete(reader, joinChunks(await connection.readChunks(response)), sink)
+    const stream = new EventStreamReader(connection, reader, sink)
+    await response.pushTo(stream)
+    if (!stream.isDone) await sink.write([reader.end()])
   } catch (thrown) {
     // A response that was cut has no end event, which would report the version of its last tokens.
-    if (thrown instanceof ProxyError) thrown.weightsChanged ||= reader.haveWeightsChanged
+    if (thrown instanceof ProxyError) thrown.weightsChanged ||= unguarded.haveWeightsChanged
     throw thrown
   }
 }
 
-async function pushResponse(
-  reader: EventParser,
-  connection: EngineConnection,
-  response: EngineResponse,
-  sink: EventSink,
-): Promise<void> {
-  const contentType = response.headers['content-type']?.toString() ?? ''
-  if (contentType.includes('text/event-stream')) {
-    const stream = new EventStreamReader(connection, reader, sink)
-    await response.pushTo(stream)
-    if (!stream.isDone) await sink.write([reader.end()])
-    return
-  }
+async function pushComplete(reader: EventParser, json: Buffer, sink: EventSink): Promise<void> {
   const events: GenerationEvent[] = []
-  reader.read(joinChunks(await connection.readChunks(response)), events, true)
+  reader.read(json, events, true)
   try {
     events.push(reader.end())
   } catch (thrown) {
