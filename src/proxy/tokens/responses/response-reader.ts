@@ -18,6 +18,9 @@ const ENTRY_POINT = new URL('./response-thread.ts', import.meta.url)
 /** The limits of the thread. Each completion has one job at a time, so the requests in flight bound the queue. */
 const LIMITS: PythonThreadLimits = { timeLimitMs: 5_000, maxQueued: 100_000 }
 
+/** How often the text of a completion is parsed again after replacements of the thread, before the rest is raw text. */
+const MAX_REPLAYS = 3
+
 /** The maximum length of a job's texts. Longer texts are split, so that other jobs run in between. */
 const MAX_JOB_CHARS = 64 * 1024
 
@@ -77,6 +80,7 @@ class TemplateOutputReader implements OutputReader {
   #isOpen = false
   /** Whether parsing has failed, so that all further text is content. */
   #isRaw = false
+  #isClosed = false
 
   constructor(thread: ResponseThread, id: number, opening: CompletionContext) {
     this.#thread = thread
@@ -94,6 +98,11 @@ class TemplateOutputReader implements OutputReader {
   }
 
   close(): void {
+    this.#isClosed = true
+    this.#discardState()
+  }
+
+  #discardState(): void {
     if (this.#isOpen) this.#thread.execute({ kind: 'close', id: this.#id }).catch(() => {})
     this.#isOpen = false
   }
@@ -114,6 +123,8 @@ class TemplateOutputReader implements OutputReader {
       this.#processed += texts.join('')
       this.#undecided = undecided
       this.#isOpen = !isEnd
+      // The agent has disconnected during the read.
+      if (this.#isClosed) this.#discardState()
       return deltas.map((delta) => this.#toOutputDelta(delta))
     } catch (error) {
       if (!(error instanceof ProxyError) || error.code === 'shutting_down') throw error
@@ -125,16 +136,26 @@ class TemplateOutputReader implements OutputReader {
 
   async #sendRequest(texts: readonly string[], isEnd: boolean): Promise<ResponseDeltas> {
     const job = { kind: 'read', id: this.#id, texts, isEnd } as const
-    const reply = await this.#thread.execute(this.#isOpen ? job : { ...job, opening: this.#opening })
-    if (reply !== 'unknown') return reply
-    // The thread was replaced: parse the earlier text again, and discard its output, which was already returned.
+    let reply = await this.#thread.execute(this.#isOpen ? job : { ...job, opening: this.#opening })
+    for (let replays = 1; reply === 'unknown'; replays += 1) {
+      if (replays > MAX_REPLAYS) throw new ProxyError('internal', 'the thread that parses it was replaced')
+      if (await this.#replay())
+        reply = await this.#thread.execute(this.#processed === '' ? { ...job, opening: this.#opening } : job)
+    }
+    return reply
+  }
+
+  /**
+   * Parses the earlier text again on a new thread, and discards its output, which was already returned.
+   * @returns false: this thread was replaced, too
+   */
+  async #replay(): Promise<boolean> {
     for (const [index, part] of splitText(this.#processed).entries()) {
       const opening = index === 0 && { opening: this.#opening }
-      await this.#thread.execute({ kind: 'read', id: this.#id, ...opening, texts: [part], isEnd: false })
+      const job = { kind: 'read', id: this.#id, ...opening, texts: [part], isEnd: false } as const
+      if ((await this.#thread.execute(job)) === 'unknown') return false
     }
-    return (await this.#thread.execute(
-      this.#processed === '' ? { ...job, opening: this.#opening } : job,
-    )) as ResponseDeltas
+    return true
   }
 
   #toOutputDelta({
