@@ -62,20 +62,27 @@ export class SpecialTokenFinder {
   #count(message: ChatMessage): ReadonlyMap<string, number> {
     if (message.role === 'assistant') return NONE
     const counts = new Map<string, number>()
-    for (const text of getTexts(message)) {
-      for (const { begin, end } of this.#finder.find(text)) {
-        const token = text.slice(begin, end)
-        counts.set(token, (counts.get(token) ?? 0) + 1)
-      }
+    const text = joinTexts(message)
+    for (const { begin, end } of this.#finder.find(text)) {
+      const token = text.slice(begin, end)
+      counts.set(token, (counts.get(token) ?? 0) + 1)
     }
     return counts.size === 0 ? NONE : counts
   }
 }
 
-function getTexts({ content }: ChatMessage): string[] {
-  if (typeof content === 'string') return [content]
-  if (!Array.isArray(content)) return []
-  return content.flatMap((part) => ('text' in part && typeof part.text === 'string' ? [part.text] : []))
+/**
+ * Returns the texts of a message without separators, as many templates write them: a special token may be divided among
+ * the parts of a tool result.
+ */
+function joinTexts({ content }: ChatMessage): string {
+  if (typeof content === 'string') return content
+  if (!Array.isArray(content)) return ''
+  const parts = content as readonly { text?: unknown; refusal?: unknown }[]
+  return parts
+    .map(({ text, refusal }) => text ?? refusal)
+    .filter((text) => typeof text === 'string')
+    .join('')
 }
 
 /** Rejects a request with special tokens in its texts. @throws ProxyError `invalid_request` if there is one */

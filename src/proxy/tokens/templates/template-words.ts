@@ -55,8 +55,11 @@ export function getMessageText({ content }: ChatMessage): string | undefined {
 
 function getTexts(message: ChatMessage): string[] {
   const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & TextFields
+  const texts = collectTexts(content)
+  // A template may join the parts, of which each has a half of a word.
+  if (texts.length > 1) texts.push(texts.join(''))
   const called = (tool_calls ?? []).flatMap(({ function: call }) => [call?.name, call?.arguments])
-  return [...collectTexts(content), reasoning_content, reasoning, ...called].filter(isText)
+  return [...texts, reasoning_content, reasoning, ...called].filter(isText)
 }
 
 /** The fields of a message that contain text besides its content. */

@@ -56,3 +56,11 @@ t.test('a word is found in every text of a message', async (t) => {
   t.equal(new WordFinder({ inside: [], whole: [] }).isIn(matching[0]!), false)
   t.equal(new WordFinder({ inside: [''], whole: [] }).isIn({ role: 'user', content: 'x' }), true)
 })
+
+t.test('a word is found that is divided among the parts of a message', async (t) => {
+  const finder = new WordFinder({ inside: ['/no_think'], whole: [] })
+  const user = (...texts: string[]) =>
+    ({ role: 'user', content: texts.map((text) => ({ type: 'text', text })) }) as ChatMessage
+  t.equal(finder.isIn(user('Go /no', '_think')), true)
+  t.equal(finder.isIn(user('Go /no', ' think')), false)
+})
