@@ -69,7 +69,7 @@ export const MARKUP_SUBJECTS: readonly Subject[] = [
       (family): Subject => ({
         name: `truncation state, ${family.name}`,
         covers: ['src/proxy/tokens/parsers/unfinished.ts'],
-        cases: createUnitCases((text) => () => findTruncationState(family, text, text), {
+        cases: createUnitCases((text) => () => findTruncationState(family, text, text, TOOLS), {
           'its markers': family.keepTokens.join('') || '<think>',
           'open headers': '<|start|>',
           'channels that do not end': '<|channel|>x',

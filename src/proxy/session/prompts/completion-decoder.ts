@@ -19,18 +19,25 @@ export interface CompletionTextReaders {
 /**
  * Creates the decoder of a chat completion, which parses reasoning and tool calls as the engine would have.
  * @param followed `promptText`: the text before the completion. `prefix`: that text and the part of the message that
- *   was sampled before, for a message that is continued; default: `promptText`. `forcesCall`: whether decoding is
- *   constrained to tool calls as JSON
+ *   was sampled before, for a message that is continued; default: `promptText`. `textBefore`: the content of a message
+ *   that is continued; default: none. `forcesCall`: whether decoding is constrained to tool calls as JSON
  */
 export function createChatDecoder(
   model: TokenModel,
   body: ChatBody,
-  followed: { promptText: string; prefix?: string | undefined; forcesCall: boolean },
+  followed: {
+    promptText: string
+    prefix?: string | undefined
+    textBefore?: string | undefined
+    forcesCall: boolean
+  },
 ): CompletionDecoder {
   const { tokenizer, parser, responses } = model
-  const { promptText, prefix = promptText, forcesCall } = followed
+  const { promptText, prefix = promptText, textBefore = '', forcesCall } = followed
   const startsInReasoning = endsWithReasoningOpener(parser, promptText)
-  const parserOptions = { tools: body.tool_choice === 'none' ? null : body.tools, startsInReasoning }
+  const startsInContent = textBefore.trim() !== ''
+  const tools = body.tool_choice === 'none' ? null : body.tools
+  const parserOptions = { tools, startsInReasoning, startsInContent }
   const includeStop = includesStop(body)
   const byTemplate = forcesCall ? undefined : responses
   const getParser = () =>

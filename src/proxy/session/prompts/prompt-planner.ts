@@ -20,7 +20,6 @@ import {
   withImages,
 } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
-import { findTruncationState, type TruncationState } from '../../tokens/parsers/unfinished.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
 import { type ConversationKeys, readConversationInSlices } from '../matching/conversation.ts'
@@ -31,6 +30,7 @@ import type { PromptPlan, PromptReason } from '../state/prompt-plan.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { readText, restoreSampled } from './restore-sampled.ts'
 import { rejectTooLong } from './too-long.ts'
+import { decodeMessage, findTruncation, isTruncated } from './truncated-message.ts'
 
 /** A request to an engine with messages. */
 export type ChatGenerationRequest = Extract<GenerationRequest, { kind: 'chat' }>
@@ -74,10 +74,10 @@ export async function planPrompt(
   const match = session.turns.match(conversation)
   const parent = match.parent?.turn
   const input = toInput(request, match, session.memory.callIds, model)
-  const planning = { model, session, conversation, match, input, options }
+  const planning = { model, session, conversation, match, input, options, tools: body.tools }
   const ending = getEnding(body)
   if (ending !== undefined) return await planEnding(planning, ending)
-  const extended = parent && (await extend(model, input, match, parent, options))
+  const extended = parent && (await extend(planning, parent))
   if (parent && extended && 'ids' in extended) {
     const reason = match.isFork ? 'forked' : 'extended'
     const { ids, text, replacedTokens } = extended
@@ -138,6 +138,7 @@ interface PlanningContext {
   readonly match: PrefixMatch<SessionTurn>
   readonly input: PromptInput
   readonly options: RenderOptions
+  readonly tools: ChatBody['tools']
 }
 
 /**
@@ -154,12 +155,17 @@ async function planEnding(planning: PlanningContext, ending: PromptEnd): Promise
     : match
   const continued = continues ? { textBefore: readText(messages.at(-1)) } : undefined
   const cut = match.parent?.turn
-  if (continues && cut && match.sharedMessages === messages.length && isCut(cut, model.renderer)) {
+  if (
+    continues &&
+    cut &&
+    match.sharedMessages === messages.length &&
+    isTruncated(cut.prompt, model.renderer)
+  ) {
     const ids = cut.prompt.createContinuation([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
-    const text =
-      getTruncationState(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
-    const prefix = model.tokenizer.decode(ids.slice(Math.max(0, cut.prompt.length - HEAD_TOKENS), ids.length))
+    const { reasoningClose } = findTruncation(cut, model, { echo: messages.at(-1)!, tools: planning.tools })
+    const text = reasoningClose !== undefined ? model.parser.reasoning!.open : ''
+    const prefix = decodeMessage(cut, model)
     return {
       ids,
       text,
@@ -177,24 +183,6 @@ async function planEnding(planning: PlanningContext, ending: PromptEnd): Promise
   }
   const plan = await planFullPrompt({ ...planning, match: recordedMatch, options: { ...options, ...ending } })
   return { ...plan, ...continued }
-}
-
-/** Returns whether a turn's completion was truncated, so that its message has no end token. */
-function isCut({ prompt }: SessionTurn, renderer: PromptRenderer): boolean {
-  return prompt.completion.length > 0 && !renderer.endsTurn(prompt.completion.at(-1))
-}
-
-/**
- * The number of tokens that certainly includes the header of an assistant message and the marker of an open reasoning
- * block.
- */
-const HEAD_TOKENS = 16
-
-/** Returns the state in which a completion was truncated, such as an open reasoning block. */
-function getTruncationState({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): TruncationState {
-  const completion = tokenizer.decode(prompt.completion)
-  const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
-  return findTruncationState(parser, completion, head)
 }
 
 function isNoText(content: unknown): boolean {
@@ -285,17 +273,18 @@ export async function withVariables(
  * @returns `refused`: the reason why the template does not allow it
  */
 async function extend(
-  model: PlanningModel,
-  { messages, shown, imageRule, known }: PromptInput,
-  { sharedMessages }: PrefixMatch<SessionTurn>,
+  { model, match: { sharedMessages }, input, options, tools }: PlanningContext,
   parent: SessionTurn,
-  options: PromptOptions,
 ): Promise<{ ids: PromptIds; text: string; replacedTokens: number } | { refused: PromptReason }> {
+  const { messages, shown, imageRule, known } = input
   const newMessages = messages.slice(sharedMessages)
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
   const texts = shown.map(({ json }) => json)
-  const unfinished = isCut(parent, model.renderer) ? getTruncationState(parent, model) : undefined
+  const truncation = { echo: history.at(-1)!, tools }
+  const unfinished = isTruncated(parent.prompt, model.renderer)
+    ? findTruncation(parent, model, truncation)
+    : undefined
   const continuationInput = { history, newMessages, texts, known, lastCompletionId, unfinished }
   const continuation = await model.renderer.renderContinuation(continuationInput, options)
   if ('refused' in continuation) return continuation

@@ -301,6 +301,7 @@ class TokenIdsPrompt extends TokenRequestPrompt {
     this.#decoder = createChatDecoder(model, request.body, {
       promptText: prompt.text,
       prefix: prompt.prefix,
+      textBefore: prompt.textBefore,
       forcesCall: forcedToolCall !== undefined,
     })
   }

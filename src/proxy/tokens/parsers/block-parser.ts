@@ -108,9 +108,11 @@ export function createBlockGrammar(syntax: BlockSyntax): Grammar {
     const content = new ContentFilter(delta)
     const looksForCalls = call !== undefined && (options.tools?.length ?? 0) > 0
     let markers = looksForCalls ? markersWithCalls : markersWithoutCalls
+    const { startsInReasoning, startsInContent } = options
     if (
       reasoning &&
-      (options.startsInReasoning || (yield* readReasoningOpener(reader, reasoning.open, content)))
+      (startsInReasoning ||
+        (!startsInContent && (yield* readReasoningOpener(reader, reasoning.open, content))))
     ) {
       const ends = looksForCalls ? reasoningOrCallEnd : reasoningEnd
       const end = yield* readReasoning(reader, delta, { open: reasoning.open, ends })

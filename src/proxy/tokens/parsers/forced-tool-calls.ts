@@ -25,7 +25,8 @@ export function createForcedToolCallParser(family: ParserFamily, options: Output
     if (Array.isArray(first)) return delta.addCalls(first)
     reader.putBack(first)
     const space = yield* reader.space()
-    const opened = options.startsInReasoning || (reasoning && (yield* reader.literal(reasoning.open)))
+    const mayOpen = reasoning !== undefined && !options.startsInContent
+    const opened = options.startsInReasoning || (mayOpen && (yield* reader.literal(reasoning.open)))
     if (!opened) {
       reader.putBack(space)
       return yield* readFreely(reader, delta, options)

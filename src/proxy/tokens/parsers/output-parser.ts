@@ -13,6 +13,8 @@ export interface OutputParserOptions {
   tools?: readonly Tool[] | null | undefined
   /** Whether the prompt ended inside a reasoning block that its template opened. Default: false. */
   startsInReasoning?: boolean
+  /** Whether the completion continues the content of a message, after which reasoning cannot begin. Default: false. */
+  startsInContent?: boolean
   /** Creates the id of a tool call for which the model has written none. Default: random ids. */
   makeToolCallId?: () => string
 }

@@ -241,6 +241,52 @@ t.test('a completion truncated in its reasoning is closed as by the template, un
   t.equal(await getTextAfter(qwen3, '<think>\nI wonder\n</think>\n\nOne', message), '<|im_end|>\n')
 })
 
+t.test('a truncated response that mentions the marker of reasoning stays content', async (t) => {
+  const qwen3 = loadTokenModel('qwen3') as TokenModel
+  const thought = '<think>\nI count.\n</think>\n\n'
+  const texts = ['Write <think> be-', 'fore <think> it-', '<think> here.', 'Yes.']
+  const responses = texts.map((text, index) => ({
+    text: index === 0 ? thought + text : text,
+    isCut: text.endsWith('-'),
+  }))
+  const { sendRequest } = await createTokenModeRig(t, qwen3, () => responses.shift()!)
+  let turn = await sendRequest([user])
+  let content = texts[0]!
+  for (const text of texts.slice(1, 3)) {
+    const next = await sendRequest([user, assistantMessage(content)], CONTINUED)
+    t.match(getPrompt(next), { reason: 'extended', from: turn.turnId })
+    t.match(next, { completionText: text, reasoning: null })
+    content += text
+    turn = next
+  }
+  const last = await sendRequest([user, assistantMessage(content), user])
+  t.match(getPrompt(last), { reason: 'extended', from: turn.turnId })
+  t.ok(qwen3.tokenizer.decode(last.promptTokenIds).includes(`${thought}${content}<|im_end|>\n`))
+})
+
+t.test('a truncated message is closed by the state of all its completions', async (t) => {
+  const qwen3 = loadTokenModel('qwen3') as TokenModel
+  const getPromptAfter = async (first: string, second: string, [echo, longer]: [object, object]) => {
+    const responses = [first, second, 'Yes.'].map((text) => ({ text, isCut: text.endsWith('-') }))
+    const { sendRequest } = await createTokenModeRig(t, qwen3, () => responses.shift()!)
+    await sendRequest([user])
+    await sendRequest([user, { role: 'assistant', content: '', ...echo }], CONTINUED)
+    const next = await sendRequest([user, { role: 'assistant', content: '', ...longer }, user])
+    t.match(getPrompt(next), { reason: 'extended' })
+    return qwen3.tokenizer.decode(next.promptTokenIds)
+  }
+  const long = `I wonder${' a lot'.repeat(20)} -`
+  const echo = { reasoning_content: long }
+  const reasoned = await getPromptAfter(`<think>\n${long}`, ' why <think> -', [echo, {}])
+  t.ok(reasoned.includes('why <think> -\n</think>\n\n<|im_end|>\n'))
+  const cut = 'Write <think> -'
+  const written = await getPromptAfter(cut, '<think> here -', [
+    { content: cut },
+    { content: `${cut}<think> here -` },
+  ])
+  t.ok(written.includes(`${cut}<think> here -<|im_end|>\n`))
+})
+
 /** As in GLM, the token that starts the next message ends the turn, and there is one for each role. */
 const [USER_START, ASSISTANT_START, TOOL_START] = ['<|box_start|>', '<|quad_start|>', '<|box_end|>']
 const OPENERS_END_TURNS = `{%- for m in messages %}

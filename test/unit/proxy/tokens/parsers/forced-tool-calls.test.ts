@@ -35,6 +35,20 @@ t.test('after reasoning, opened by prompt or model, and where the engine omitted
   t.same(read(CALLS, true), { content: '', reasoning: '', calls })
 })
 
+t.test('a completion that continues content does not open reasoning', async (t) => {
+  for (const tools of [TOOLS, null]) {
+    const options = { tools, startsInContent: true }
+    for (const parser of [
+      createForcedToolCallParser(findParser('hermes'), options),
+      findParser('hermes').create(options),
+    ])
+      t.match(parseComplete(parser, '<think> tags</think>'), {
+        content: '<think> tags</think>',
+        reasoning: '',
+      })
+  }
+})
+
 t.test("any other text is parsed in the model's own format", async (t) => {
   t.same(read(NATIVE), { content: '', reasoning: '', calls: ['{}'] })
   t.same(read(`hm</think>${NATIVE}`, true), { content: '', reasoning: 'hm', calls: ['{}'] })
