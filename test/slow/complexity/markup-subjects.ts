@@ -6,7 +6,7 @@ import { createForcedToolCallParser } from '../../../src/proxy/tokens/parsers/fo
 import { JsonScanner } from '../../../src/proxy/tokens/parsers/json-scanner.ts'
 import type { OutputParser, ParserFamily } from '../../../src/proxy/tokens/parsers/output-parser.ts'
 import { readPythonCalls } from '../../../src/proxy/tokens/parsers/python-tool-calls.ts'
-import { toJsonArguments } from '../../../src/proxy/tokens/parsers/text-arguments.ts'
+import { toJsonArguments, toJsonValue } from '../../../src/proxy/tokens/parsers/text-arguments.ts'
 import { findTruncationState } from '../../../src/proxy/tokens/parsers/unfinished.ts'
 import { AddedTokenFinder } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 import { MarkerSearch, MarkerSet } from '../../../src/proxy/tokens/tokenizer/markers.ts'
@@ -60,6 +60,15 @@ const BYTES: TokenPieces = {
 
 /** Families with headers, with an opener of several words, and with a single-token opener. */
 const OPENERS = ['harmony', 'gemma4', 'hermes']
+
+/** Beginnings of numbers that another character follows. */
+const NUMBER_UNITS = {
+  digits: '1',
+  zeros: '0',
+  signs: '+',
+  points: '.',
+  'thousands with underscores': '1_000_',
+}
 
 export const MARKUP_SUBJECTS: readonly Subject[] = [
   ...[...PARSER_FAMILIES.values()].map(createFamilySubject),
@@ -119,6 +128,33 @@ export const MARKUP_SUBJECTS: readonly Subject[] = [
       },
       ...createUnitCases((text) => () => toJsonArguments('f', [{ name: 'a', text, type: 'json' }], TOOLS)),
     },
+  },
+  {
+    name: 'numbers as text',
+    covers: ['src/proxy/tokens/parsers/*'],
+    cases: {
+      ...createUnitCases(
+        (text) => () => ['', '1', '1.', '1e'].map((head) => toJsonValue(`${head}${text}x`, ['number'])),
+        NUMBER_UNITS,
+      ),
+      'zeros of an integer': (n) => {
+        const text = `${repeat('0', n)}x`
+        return () => toJsonValue(text, ['integer'])
+      },
+    },
+  },
+  {
+    name: 'the beginning of a call of LFM2',
+    covers: ['src/proxy/tokens/parsers/lfm2.ts'],
+    cases: createUnitCases(
+      (text) => () =>
+        parse(
+          PARSER_FAMILIES.get('lfm2')!.create({ tools: TOOLS }),
+          `<|tool_call_start|>${text}`,
+          text.length,
+        ),
+      { spaces: ' ', 'open lists': '[', 'an open list': '[ ' },
+    ),
   },
   {
     name: 'marker search',

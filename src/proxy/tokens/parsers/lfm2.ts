@@ -12,6 +12,9 @@ const CLOSE = '<|tool_call_end|>'
 /** The set of the closing marker. It is a special token, so no string in a call contains it. */
 const END = new MarkerSet([CLOSE])
 
+/** Matches the beginning of an object or of a list of objects, in linear time for white space without either. */
+const BEGINS_JSON = /^\s*(?:\[\s*)?\{/
+
 export const lfm2 = createBlockFamily('lfm2', [], {
   reasoning: THINK,
   call: { opens: ['<|tool_call_start|>'], close: CLOSE, read: readCalls },
@@ -19,8 +22,7 @@ export const lfm2 = createBlockFamily('lfm2', [], {
 
 function* readCalls(reader: TextReader): GrammarStep<BlockResult> {
   const { text } = yield* reader.upTo(END)
-  const isJson = /^\s*\[?\s*\{/.test(text)
-  return isJson ? readJson(text) : (readPythonCalls(text) ?? 'malformed')
+  return BEGINS_JSON.test(text) ? readJson(text) : (readPythonCalls(text) ?? 'malformed')
 }
 
 function readJson(text: string): BlockResult {

@@ -71,12 +71,22 @@ const BOOLEANS = new Map([
 ])
 
 /**
+ * Matches a number in Python's or JSON's notation. Only one part of each expression can match a digit, because
+ * backtracking between two would take quadratic time for many digits before another character.
+ */
+const INTEGER = /^([+-]?)(\d+)$/
+const FRACTION = /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$/
+
+/**
  * Converts a number in Python's or JSON's notation, such as `+5`, `007` and `.5`, to JSON; undefined for other text.
  */
 function toJsonNumber(text: string, mayBeFraction: boolean): string | undefined {
-  const full = /^([+-]?)0*(\d+)$/.exec(text)
-  if (full !== null) return `${full[1] === '-' && full[2] !== '0' ? '-' : ''}${full[2]}`
-  if (!mayBeFraction || !/^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$/.test(text)) return undefined
+  const integer = INTEGER.exec(text)
+  if (integer !== null) {
+    const digits = integer[2]!.replace(/^0+(?=\d)/, '')
+    return `${integer[1] === '-' && digits !== '0' ? '-' : ''}${digits}`
+  }
+  if (!mayBeFraction || !FRACTION.test(text)) return undefined
   if (isJson(text)) return text
   return Number.isFinite(Number(text)) ? String(Number(text)) : undefined
 }
