@@ -36,8 +36,10 @@ export function startConfinedProcess(code: URL, workerData: object): PythonHost 
         stdio: [...stdio],
       })
     : spawn(process.execPath, [...flags, fileURLToPath(code)], { env: {}, stdio: [...stdio] })
-  child.send({ ...workerData, pyodideFolder }, () => {})
-  return new ProcessHost(child)
+  const host = new ProcessHost(child)
+  // A process that was not started, for example for lack of file descriptors, has no channel; its error event follows.
+  child.send?.({ ...workerData, pyodideFolder }, () => {})
+  return host
 }
 
 /** Quotes an option for NODE_OPTIONS. */
@@ -82,7 +84,8 @@ class ProcessHost extends EventEmitter implements PythonHost {
 
   async terminate(): Promise<void> {
     this.#isTerminated = true
-    if (this.#child.exitCode !== null || this.#child.signalCode !== null) return
+    const wasStarted = this.#child.pid !== undefined
+    if (!wasStarted || this.#child.exitCode !== null || this.#child.signalCode !== null) return
     this.#child.ref()
     await new Promise((resolve) => {
       this.#child.once('exit', resolve)

@@ -121,8 +121,9 @@ export class PythonThread<Job, Reply> {
    * current job is sent after that.
    */
   #spawn(): void {
-    const { start, name, data, limits } = this.#options
-    const worker = start({ ...data, maxMemoryBytes: limits.maxMemoryBytes ?? 2 ** 30 })
+    const worker = this.#start()
+    if (worker === undefined) return
+    const { name } = this.#options
     this.#worker = worker
     let works: 'nothing' | 'python' | 'template' = 'nothing'
     worker.on('message', (message) => {
@@ -148,6 +149,20 @@ export class PythonThread<Job, Reply> {
       )
     })
     this.#limit(START_LIMIT_MS, () => this.#createStartError(undefined))
+  }
+
+  /** Starts a thread or process. If the system permits no more of them, only the current job fails. */
+  #start(): PythonHost | undefined {
+    const { start, data, limits } = this.#options
+    try {
+      return start({ ...data, maxMemoryBytes: limits.maxMemoryBytes ?? 2 ** 30 })
+    } catch (cause) {
+      this.#current!.reject(this.#createStartError(cause))
+      this.#current = undefined
+      // Each queued job attempts one start. Between the attempts, the event loop can release what the start lacked.
+      setImmediate(() => this.#next())
+      return undefined
+    }
   }
 
   #send(worker: PythonHost, { job }: WaitingJob<Job, Reply>): void {
