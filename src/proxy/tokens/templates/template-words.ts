@@ -56,8 +56,8 @@ export function getMessageText({ content }: ChatMessage): string | undefined {
 function getTexts(message: ChatMessage): string[] {
   const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & TextFields
   const texts = collectTexts(content)
-  // A template may join the parts, of which each has a half of a word.
-  if (texts.length > 1) texts.push(texts.join(''))
+  // A template or the proxy may join the parts, so that a word may be in several of them.
+  if (texts.length > 1) texts.push(texts.join(''), texts.join('\n'))
   const called = (tool_calls ?? []).flatMap(({ function: call }) => [call?.name, call?.arguments])
   return [...texts, reasoning_content, reasoning, ...called].filter(isText)
 }
