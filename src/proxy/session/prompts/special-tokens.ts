@@ -6,6 +6,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { SideTable } from '../../../base/side-table.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import { getContentTexts } from '../../tokens/templates/template-words.ts'
 import { AddedTokenFinder } from '../../tokens/tokenizer/added-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 
@@ -61,28 +62,24 @@ export class SpecialTokenFinder {
 
   #count(message: ChatMessage): ReadonlyMap<string, number> {
     if (message.role === 'assistant') return NONE
-    const counts = new Map<string, number>()
-    const text = joinTexts(message)
-    for (const { begin, end } of this.#finder.find(text)) {
-      const token = text.slice(begin, end)
-      counts.set(token, (counts.get(token) ?? 0) + 1)
-    }
+    const texts = getContentTexts(message.content)
+    const counts = this.#countIn(texts)
+    // Templates may write the texts of a message's parts without a separator, so a token may be in several of them.
+    const joined = texts.length > 1 ? this.#countIn([texts.join('')]) : NONE
+    for (const [token, count] of joined) counts.set(token, Math.max(count, counts.get(token) ?? 0))
     return counts.size === 0 ? NONE : counts
   }
-}
 
-/**
- * Returns the texts of a message without separators, as many templates write them: a special token may be divided among
- * the parts of a tool result.
- */
-function joinTexts({ content }: ChatMessage): string {
-  if (typeof content === 'string') return content
-  if (!Array.isArray(content)) return ''
-  const parts = content as readonly { text?: unknown; refusal?: unknown }[]
-  return parts
-    .map(({ text, refusal }) => text ?? refusal)
-    .filter((text) => typeof text === 'string')
-    .join('')
+  #countIn(texts: readonly string[]): Map<string, number> {
+    const counts = new Map<string, number>()
+    for (const text of texts) {
+      for (const { begin, end } of this.#finder.find(text)) {
+        const token = text.slice(begin, end)
+        counts.set(token, (counts.get(token) ?? 0) + 1)
+      }
+    }
+    return counts
+  }
 }
 
 /** Rejects a request with special tokens in its texts. @throws ProxyError `invalid_request` if there is one */

@@ -18,11 +18,14 @@ const ENTRY_POINT = new URL('./response-thread.ts', import.meta.url)
 /** The limits of the thread. Each completion has one job at a time, so the requests in flight bound the queue. */
 const LIMITS: PythonThreadLimits = { timeLimitMs: 5_000, maxQueued: 100_000 }
 
-/** How often the text of a completion is parsed again after replacements of the thread, before the rest is raw text. */
-const MAX_REPLAYS = 3
-
 /** The maximum length of a job's texts. Longer texts are split, so that other jobs run in between. */
 const MAX_JOB_CHARS = 64 * 1024
+
+/**
+ * The maximum number of times that a completion is parsed again for one read. Each replacement of the thread is the
+ * fault of another completion, which is not parsed any more, so more than a few in a row are improbable.
+ */
+const MAX_REPLAYS = 4
 
 type ResponseThread = PythonThread<ResponseJob, ResponseReply>
 
@@ -78,9 +81,10 @@ class TemplateOutputReader implements OutputReader {
   #undecided = 0
   /** Whether the thread has a parser state for the completion. */
   #isOpen = false
+  /** Whether the reader was closed, possibly during a read. */
+  #isClosed = false
   /** Whether parsing has failed, so that all further text is content. */
   #isRaw = false
-  #isClosed = false
 
   constructor(thread: ResponseThread, id: number, opening: CompletionContext) {
     this.#thread = thread
@@ -99,12 +103,12 @@ class TemplateOutputReader implements OutputReader {
 
   close(): void {
     this.#isClosed = true
-    this.#discardState()
+    if (this.#isOpen) this.#discardState()
   }
 
   #discardState(): void {
-    if (this.#isOpen) this.#thread.execute({ kind: 'close', id: this.#id }).catch(() => {})
     this.#isOpen = false
+    this.#thread.execute({ kind: 'close', id: this.#id }).catch(() => {})
   }
 
   async #readLong(text: string): Promise<OutputDelta> {
@@ -123,12 +127,14 @@ class TemplateOutputReader implements OutputReader {
       this.#processed += texts.join('')
       this.#undecided = undecided
       this.#isOpen = !isEnd
-      // The agent has disconnected during the read.
-      if (this.#isClosed) this.#discardState()
+      // The agent may have disconnected during the read, which opened a state.
+      if (this.#isOpen && this.#isClosed) this.#discardState()
       return deltas.map((delta) => this.#toOutputDelta(delta))
     } catch (error) {
       if (!(error instanceof ProxyError) || error.code === 'shutting_down') throw error
       this.#isRaw = true
+      // The thread may have opened a state before the failure.
+      this.#discardState()
       const [first = '', ...rest] = texts
       return toRawDeltas([getLastCodePoints(this.#processed, this.#undecided) + first, ...rest], isEnd)
     }
@@ -137,17 +143,17 @@ class TemplateOutputReader implements OutputReader {
   async #sendRequest(texts: readonly string[], isEnd: boolean): Promise<ResponseDeltas> {
     const job = { kind: 'read', id: this.#id, texts, isEnd } as const
     let reply = await this.#thread.execute(this.#isOpen ? job : { ...job, opening: this.#opening })
-    for (let replays = 1; reply === 'unknown'; replays += 1) {
-      if (replays > MAX_REPLAYS) throw new ProxyError('internal', 'the thread that parses it was replaced')
+    // A thread that was replaced does not know the completion. It may be replaced again at any of these jobs.
+    for (let replays = 0; reply === 'unknown' && replays < MAX_REPLAYS; replays += 1)
       if (await this.#replay())
         reply = await this.#thread.execute(this.#processed === '' ? { ...job, opening: this.#opening } : job)
-    }
-    return reply
+    if (reply !== 'unknown') return reply
+    throw new ProxyError('internal', 'the thread that parses completions was replaced too often')
   }
 
   /**
-   * Parses the earlier text again on a new thread, and discards its output, which was already returned.
-   * @returns false: this thread was replaced, too
+   * Parses the earlier text again, and discards its output, which was already returned.
+   * @returns false if the thread was replaced meanwhile
    */
   async #replay(): Promise<boolean> {
     for (const [index, part] of splitText(this.#processed).entries()) {

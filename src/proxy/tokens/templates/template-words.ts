@@ -50,16 +50,16 @@ export class WordFinder {
 
 /** Returns the text of a message's content; undefined if it is empty. */
 export function getMessageText({ content }: ChatMessage): string | undefined {
-  return collectTexts(content).join('\n') || undefined
+  return getContentTexts(content).join('\n') || undefined
 }
 
 function getTexts(message: ChatMessage): string[] {
   const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & TextFields
-  const texts = collectTexts(content)
-  // A template or the proxy may join the parts, so that a word may be in several of them.
-  if (texts.length > 1) texts.push(texts.join(''), texts.join('\n'))
   const called = (tool_calls ?? []).flatMap(({ function: call }) => [call?.name, call?.arguments])
-  return [...texts, reasoning_content, reasoning, ...called].filter(isText)
+  const texts = getContentTexts(content)
+  // Templates join the texts of a message's parts, or the proxy does, so a word may be in several of them.
+  const joined = texts.length > 1 ? [texts.join(''), texts.join('\n')] : []
+  return [...texts, ...joined, reasoning_content, reasoning, ...called].filter(isText)
 }
 
 /** The fields of a message that contain text besides its content. */
@@ -69,9 +69,10 @@ interface TextFields {
   tool_calls?: readonly Partial<Pick<ToolCall & { type: 'function' }, 'function'>>[] | null
 }
 
-function collectTexts(content: unknown): string[] {
+/** Returns the texts of a message's content that a template renders, as `to_part` of `template_messages.py` does. */
+export function getContentTexts(content: unknown): string[] {
   if (!Array.isArray(content)) return isText(content) ? [content] : []
-  return content.map((part) => part?.text ?? part?.refusal).filter(isText)
+  return content.map((part) => (part?.type === 'refusal' ? part.refusal : part?.text)).filter(isText)
 }
 
 function isText(value: unknown): value is string {

@@ -2,8 +2,6 @@
 import t, { type Test } from 'tap'
 import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import { ResponseReader } from '../../../../../src/proxy/tokens/responses/response-reader.ts'
-import type { ResponseJob } from '../../../../../src/proxy/tokens/responses/response-thread.ts'
-import { PythonThread } from '../../../../../src/proxy/tokens/templates/python/python-thread.ts'
 import { mergeDeltas } from '../../../../helpers/parsed-output.ts'
 
 const tools: Tool[] = [{ type: 'function', function: { name: 'f' } }]
@@ -50,38 +48,6 @@ t.test('a response that takes too long is sent as it was written, and others are
     content: 'So:and then.',
     toolCalls: [{ function: { name: 'f', arguments: '{"n": 1}' } }],
   })
-})
-
-t.test('a response is parsed although its thread is replaced twice', async (t) => {
-  const reader = openReader(t, 700)
-  const [first, second, other, short] = [1, 2, 3, 4].map(() => reader.open('<start>', tools))
-  const before = await other!.read(['So ', '<call>{"name": "f", '], false)
-  const [, following] = await Promise.all([
-    first!.read([HOSTILE], false),
-    other!.read(['"arguments": {"n": 1}}</call>'], true),
-    Promise.resolve(short!.read(['x'], false)).then(() => second!.read([HOSTILE], false)),
-  ])
-  t.match(mergeDeltas([...before, ...following!]), {
-    content: 'So',
-    toolCalls: [{ function: { name: 'f', arguments: '{"n": 1}' } }],
-  })
-})
-
-t.test('the state of a response that is closed during a read is discarded after it', async (t) => {
-  const jobs: string[] = []
-  const { execute } = PythonThread.prototype
-  PythonThread.prototype.execute = function (this: PythonThread<ResponseJob, never>, job, ...more) {
-    jobs.push((job as ResponseJob).kind)
-    return execute.call(this, job, ...more)
-  }
-  t.teardown(() => {
-    PythonThread.prototype.execute = execute
-  })
-  const response = openReader(t).open('<start>', tools)
-  const read = response.read(['x'], false)
-  response.close()
-  await read
-  t.strictSame(jobs, ['read', 'close'])
 })
 
 t.test('a long text is read in chunks without dividing a character', async (t) => {

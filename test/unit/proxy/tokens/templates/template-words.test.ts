@@ -43,10 +43,17 @@ t.test('fields, roles and members of lists are not words that a text may contain
 t.test('a word is found in every text of a message', async (t) => {
   const finder = new WordFinder({ inside: ['</think>', 'a"b'], whole: ['off'] })
   const call = { id: 'c', type: 'function' as const, function: { name: 'f', arguments: '{"x":"a\\"b"}' } }
+  const toParts = (...texts: string[]): ChatMessage => ({
+    role: 'user',
+    content: texts.map((text) => ({ type: 'text', text })),
+  })
   const matching: ChatMessage[] = [
     { role: 'user', content: 'x</think>' },
     { role: 'user', content: [{ type: 'text', text: 'x</THINK>' }] },
     { role: 'user', content: ' off\n' },
+    toParts('x</thi', 'nk>'),
+    toParts('o', 'ff'),
+    { role: 'assistant', content: [{ type: 'refusal', refusal: '</think>' }] },
     { role: 'assistant', content: null, reasoning_content: '</think>' } as ChatMessage,
     { role: 'assistant', content: null, tool_calls: [call] },
   ]
@@ -55,12 +62,4 @@ t.test('a word is found in every text of a message', async (t) => {
     t.equal(finder.isIn({ role: 'user', content } as ChatMessage), false, `${content}`)
   t.equal(new WordFinder({ inside: [], whole: [] }).isIn(matching[0]!), false)
   t.equal(new WordFinder({ inside: [''], whole: [] }).isIn({ role: 'user', content: 'x' }), true)
-})
-
-t.test('a word is found that is divided among the parts of a message', async (t) => {
-  const finder = new WordFinder({ inside: ['/no_think'], whole: [] })
-  const user = (...texts: string[]) =>
-    ({ role: 'user', content: texts.map((text) => ({ type: 'text', text })) }) as ChatMessage
-  t.equal(finder.isIn(user('Go /no', '_think')), true)
-  t.equal(finder.isIn(user('Go /no', ' think')), false)
 })
