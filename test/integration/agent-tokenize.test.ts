@@ -3,8 +3,7 @@ import t from 'tap'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { IS_FULL } from '../helpers/tier.ts'
-import { DISTINCT_MODELS, modelDirectory, readFixture } from '../unit/proxy/tokens/real-models.ts'
+import { modelDirectory, readFixture } from '../unit/proxy/tokens/real-models.ts'
 
 const TOOLS = [{ type: 'function', function: { name: 'add', description: 'Adds.', parameters: {} } }]
 
@@ -67,29 +66,27 @@ t.test("texts are tokenized as by the engine's own routes", async (t) => {
   t.same((await proxy.get('/sessions')).sessions, [], 'nothing is recorded, and no session is created')
 })
 
-/** Without `FULL=1`, one model whose tokenizer adds a begin-of-text token. */
-const MODELS = IS_FULL ? DISTINCT_MODELS : (['llama3_2'] as const)
+/** A model whose tokenizer adds a begin-of-text token; test/slow/tokens/tokenizer.test.ts reads the other models. */
+const MODEL = 'llama3_2'
 
-for (const model of MODELS) {
-  t.test(`${model}: texts have the ids of transformers`, async (t) => {
-    const proxy = await startProxy(t, { tokenizer: modelDirectory(model), mode: 'relay' })
-    const { texts, withSpecialTokens } = readFixture(model)
-    for (const [index, { text, ids }] of texts.entries()) {
-      const { tokens } = await proxy.post('/s/tokenize', { prompt: text, add_special_tokens: false })
-      t.same(tokens, ids, `text ${index}`)
-    }
-    const { tokens, token_strs: strings } = await proxy.post('/s/tokenize', {
-      prompt: withSpecialTokens.text,
-      return_token_strs: true,
-    })
-    t.same(tokens, withSpecialTokens.ids)
-    t.equal(strings.length, tokens.length)
+t.test('texts have the ids of transformers', async (t) => {
+  const proxy = await startProxy(t, { tokenizer: modelDirectory(MODEL), mode: 'relay' })
+  const { texts, withSpecialTokens } = readFixture(MODEL)
+  for (const [index, { text, ids }] of texts.entries()) {
+    const { tokens } = await proxy.post('/s/tokenize', { prompt: text, add_special_tokens: false })
+    t.same(tokens, ids, `text ${index}`)
+  }
+  const { tokens, token_strs: strings } = await proxy.post('/s/tokenize', {
+    prompt: withSpecialTokens.text,
+    return_token_strs: true,
   })
-}
+  t.same(tokens, withSpecialTokens.ids)
+  t.equal(strings.length, tokens.length)
+})
 
 // test/helpers/no-stalls.ts fails this file if the event loop was blocked.
 t.test('megabytes of text and millions of ids do not block other requests', async (t) => {
-  const proxy = await startProxy(t, { tokenizer: modelDirectory('llama3_2'), mode: 'relay' })
+  const proxy = await startProxy(t, { tokenizer: modelDirectory(MODEL), mode: 'relay' })
   for (const prompt of ['a'.repeat(300_000), 'hello world foo '.repeat(60_000)]) {
     const { count, tokens } = await proxy.post('/s/tokenize', { prompt, add_special_tokens: false })
     t.equal(count, tokens.length)
