@@ -267,7 +267,8 @@ async def test_a_caller_that_waits_for_a_rollout_receives_its_cancellation_by_an
         task = asyncio.create_task(client.rollout(sample_request))
         await eventually(lambda: len(started) == 1, "the agent runs")
         await client.cancel("off/by another")
-        with pytest.raises(ProxyApiError, match="The rollout was cancelled") as rejection:
+        # A proxy of an earlier release has another message.
+        with pytest.raises(ProxyApiError) as rejection:
             await task
         assert rejection.value.code == "rollout_cancelled"
         await client.call_off("off/by another")
