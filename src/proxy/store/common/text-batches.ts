@@ -3,7 +3,6 @@
  * serves other sessions. The command of the turn follows the batches, refers to what they have stored, and stores the
  * rest.
  */
-
 import type { TurnDetails } from '../port/turn-store.ts'
 import type { ThreadCommand } from './calls.ts'
 import type {

@@ -118,11 +118,15 @@ export async function queryServerProcess(client: pg.Client): Promise<ServerProce
   return rows[0]!
 }
 
-/** Returns whether a server process of this user executes a statement. @param client any other connection */
+/**
+ * Returns whether a server process of this user executes a statement, or may: with `track_activities` off, the server
+ * does not report it.
+ * @param client any other connection
+ */
 export async function isExecuting(client: pg.Client, { pid, started_s }: ServerProcess): Promise<boolean> {
   const { rowCount } = await client.query(
     `SELECT 1 FROM pg_stat_activity
-     WHERE pid = $1 AND extract(epoch FROM backend_start)::text = $2 AND state = 'active'`,
+     WHERE pid = $1 AND extract(epoch FROM backend_start)::text = $2 AND state IN ('active', 'disabled')`,
     [pid, started_s],
   )
   return rowCount === 1

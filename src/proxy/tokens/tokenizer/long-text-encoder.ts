@@ -15,7 +15,7 @@ interface PendingJob {
 }
 
 /**
- * An encoder on a thread with a tokenizer of its own. Texts of this length are rare, so the thread runs only while it
+ * An encoder on a thread with a separate tokenizer. Texts of this length are rare, so the thread runs only while it
  * has jobs: a second copy of the tokenizer takes up to hundreds of megabytes.
  */
 export class LongTextEncoder {
