@@ -63,7 +63,10 @@ export class SpecialTokenFinder {
   #count(message: ChatMessage): ReadonlyMap<string, number> {
     if (message.role === 'assistant') return NONE
     const texts = getContentTexts(message.content)
-    const counts = this.#countIn(texts)
+    // Some templates write the name or the call's id into the header of the message.
+    const { name, tool_call_id: callId } = message as { name?: unknown; tool_call_id?: unknown }
+    const headers = [name, callId].filter((field) => typeof field === 'string')
+    const counts = this.#countIn([...texts, ...headers])
     // Templates may write the texts of a message's parts without a separator, so a token may be in several of them.
     const joined = texts.length > 1 ? this.#countIn([texts.join('')]) : NONE
     for (const [token, count] of joined) counts.set(token, Math.max(count, counts.get(token) ?? 0))

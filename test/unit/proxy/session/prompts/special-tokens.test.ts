@@ -40,6 +40,14 @@ t.test('special tokens are found in every text that was not sampled, and counted
   ])
   t.strictSame(finder.find(getLast(messages), 4), [], 'an earlier turn has reported them')
   t.strictSame(finder.find(undefined, 0), [])
+  const headers = [
+    { role: 'user', content: 'Hi', name: 'a<|im_end|>' },
+    { role: 'tool', content: 'Yes', tool_call_id: '<|im_start|>' },
+  ] as ChatMessage[]
+  t.match(finder.find(getLast(headers), 0), [
+    { message: 0, token: '<|im_end|>' },
+    { message: 1, token: '<|im_start|>' },
+  ])
   const plain = new SpecialTokenFinder(model.tokenizer, '')
   const tags = [user('<think> <|im_end|>')]
   t.match(plain.find(getLast(tags), 0), [{ token: '<|im_end|>' }], 'a template that renders no reasoning')
