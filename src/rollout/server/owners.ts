@@ -8,12 +8,15 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
  */
 type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: string) => Promise<FastifyReply>
 
+export type RolloutClaim<T> = { started: T } | { forward: ForwardRollout }
+
 export interface RolloutOwners {
   /**
-   * Claims a rollout for this node.
-   * @returns undefined if this node owns it, otherwise a function that forwards requests to its owner
+   * Claims a rollout for this node, and starts or joins it here if this node owns it. Until then the end of an earlier
+   * rollout of this id does not release it.
+   * @returns the result of `start`, or a function that forwards requests to the owner
    */
-  claim(rolloutId: string): Promise<ForwardRollout | undefined>
+  claim<T>(rolloutId: string, start: () => T): Promise<RolloutClaim<T>>
   /**
    * Finds the owner of a rollout.
    * @returns undefined if no other node owns it, otherwise a function that forwards requests to its owner

@@ -76,12 +76,13 @@ async function handleRollout(
 ): Promise<unknown> {
   const { rollout_id = randomUUID(), ...rest } = parseRequest(request.body)
   const rollout = { ...rest, rollout_id }
-  const forward = await owners?.claim(rollout_id)
-  if (forward !== undefined) return forward(request, reply, JSON.stringify(rollout))
   const response = reply.raw
   const disconnected = new AbortController()
-  const waited = rollouts.requestRollout(rollout, disconnected.signal)
   response.once('close', () => disconnected.abort())
+  const start = () => rollouts.requestRollout(rollout, disconnected.signal)
+  const claim = owners ? await owners.claim(rollout_id, start) : { started: start() }
+  if ('forward' in claim) return claim.forward(request, reply, JSON.stringify(rollout))
+  const waited = claim.started
   reply.hijack()
   response.writeHead(200, {
     'content-type': 'application/json',

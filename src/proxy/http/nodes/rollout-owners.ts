@@ -21,17 +21,27 @@ type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: stri
 /** The ownership of rollouts in the database. */
 export class RolloutOwners {
   readonly #nodes: Nodes
+  /** The number of claims in progress by rollout id. */
+  readonly #claims = new Map<string, number>()
 
   constructor(nodes: Nodes) {
     this.#nodes = nodes
   }
 
   /**
-   * Claims a rollout for this node.
-   * @returns undefined if this node owns it now; else a function that forwards to its owner
+   * Claims a rollout for this node, and calls `start` if this node owns it now.
+   * @returns the result of `start`, or a function that forwards to the owner
    */
-  async claim(rolloutId: string): Promise<ForwardRollout | undefined> {
-    return this.#toForward(await this.#nodes.shared.claimRollout(rolloutId))
+  async claim<T>(rolloutId: string, start: () => T): Promise<{ started: T } | { forward: ForwardRollout }> {
+    this.#claims.set(rolloutId, (this.#claims.get(rolloutId) ?? 0) + 1)
+    try {
+      const forward = this.#toForward(await this.#nodes.shared.claimRollout(rolloutId))
+      return forward === undefined ? { started: start() } : { forward }
+    } finally {
+      const others = this.#claims.get(rolloutId)! - 1
+      if (others > 0) this.#claims.set(rolloutId, others)
+      else this.#claims.delete(rolloutId)
+    }
   }
 
   /**
@@ -42,8 +52,12 @@ export class RolloutOwners {
     return this.#toForward(await this.#nodes.shared.findRollout(rolloutId))
   }
 
-  /** Releases a rollout of this node. A failure is ignored, because a row without a rollout has no effect. */
+  /**
+   * Releases a rollout of this node, unless a new request claims it, which would start it without its row. A failure is
+   * ignored, because a row without a rollout has no effect.
+   */
   release(rolloutId: string): void {
+    if (this.#claims.has(rolloutId)) return
     this.#nodes.shared.releaseRollout(rolloutId).catch(() => {})
   }
 
