@@ -68,7 +68,7 @@ def test_a_waiting_process_receives_complete_groups(proxy: Proxy) -> None:
         timer.join()
         assert len(lease) == 2
         assert lease.sessions[0].session_id == one
-        assert lease.discarded == {"stale": 0, "unversioned": 0, "incomplete": 0}
+        assert lease.discarded == {"stale": 0, "unversioned": 0, "incomplete": 0, "damaged": 0}
         lease.release()
         assert len(consumer.fetch(min_weight_version=10**9)) == 0, "the embedded engine's version is another"
         assert consumer.info()["acknowledged"] >= 2

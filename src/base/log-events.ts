@@ -171,6 +171,7 @@ export const LOG_EVENTS = {
   sweep_deferred: warn('Deleting expired sessions is deferred', 'note'),
   turn_not_recorded: severe('Turn was not recorded', 'session_id', 'turn_id', 'err'),
   turn_not_updated: severe('Turn was not marked as undelivered', 'session_id', 'turn_id', 'err'),
+  damaged_session_discarded: severe('Damaged session was discarded by a consumer', 'session_id', 'err'),
   node_joined: info('Node joined', 'node', 'url?'),
   node_left: info('Node drained and left', 'node', 'url?'),
   node_lost: warn('Node lost: its lease has expired', 'node', 'url?'),

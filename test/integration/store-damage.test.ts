@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t, { type Test } from 'tap'
+import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openForReading } from '../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
@@ -10,7 +11,9 @@ import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import { anOutcome, aTurn, createSession, getTurns, record } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
+import { until } from '../helpers/until.ts'
 
 async function open(t: Test, path: string): Promise<TurnStore> {
   const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
@@ -193,4 +196,68 @@ t.test('a trainer gets an error for the damaged session, and the others complete
   }
   t.equal((await proxy.get('/sessions/sound/trajectories')).trajectories.length, 1)
   t.equal((await proxy.get('/sessions')).sessions.length, 2)
+})
+
+const OF_BAD = `tree = (SELECT tree FROM sessions WHERE session_id = 'bad')`
+
+/**
+ * Records completed sessions of two tasks, of which only `bad` is damaged, and starts the server over their database.
+ */
+async function startDamaged(t: Test, damage: string) {
+  const path = join(t.testdir({}), 'proxy.db')
+  const { store, sessions } = await startSessionsApi(t, await open(t, path))
+  for (const [id, task] of [
+    ['bad', 1],
+    ['other', 1],
+    ['sound', 2],
+    ['sound too', 2],
+  ] as const) {
+    await sessions.create({ sessionId: id, metadata: { task } })
+    await recordTurn(store, id, 0, { details: packTokenData({ advantages: [0.5] }) })
+    await sessions.setReward(id, { reward: 1, components: {} })
+    await sessions.complete(id)
+  }
+  await store.close()
+  const db = new Database(path)
+  db.exec(damage)
+  db.close()
+  const api = await startSessionsApi(t, await open(t, path))
+  const fetchSessions = async (consumer: string, body: object) => {
+    const { body: response } = await api.call('POST', `/consumers/${consumer}/fetch`, body)
+    const ids: string[] = response.sessions.map(({ session_id: id }: { session_id: string }) => id)
+    return { ids, damaged: response.damaged }
+  }
+  return { ...api, fetchSessions }
+}
+
+for (const damage of [
+  `UPDATE turns SET completion_ids = x'0101' WHERE ${OF_BAD}`,
+  `UPDATE sessions SET reward = 2 WHERE session_id = 'bad'`,
+]) {
+  t.test(`a consumer discards the damaged session with its group: ${damage}`, async (t) => {
+    const { call, fetchSessions } = await startDamaged(t, damage)
+    await call('POST', '/consumers/single', {})
+    t.strictSame(await fetchSessions('single', { limit: 9 }), {
+      ids: ['other', 'sound', 'sound too'],
+      damaged: 1,
+    })
+    t.match((await call('GET', '/consumers/single')).body, { available: 0, leased: 3, acknowledged: 1 })
+    await call('POST', '/consumers/single/release', {})
+    t.match(await fetchSessions('single', { limit: 9 }), { ids: { length: 3 }, damaged: 0 })
+    await call('POST', '/consumers/grouped', { group_by: 'task', group_size: 2 })
+    t.strictSame(await fetchSessions('grouped', {}), { ids: ['sound', 'sound too'], damaged: 2 })
+    t.match((await call('GET', '/consumers/grouped')).body, { available: 0, leased: 2, acknowledged: 2 })
+  })
+}
+
+t.test('a damaged detail breaks one response, and is discarded for the next', async (t) => {
+  const damage = `UPDATE details SET body = zeroblob(length(body)) WHERE ${OF_BAD}`
+  const { call, fetchSessions } = await startDamaged(t, damage)
+  await call('POST', '/consumers/trainer', {})
+  await t.rejects(fetchSessions('trainer', { limit: 9, details: 'advantages' }))
+  await until(async () => (await call('GET', '/consumers/trainer')).body.leased === 0)
+  const { ids } = await fetchSessions('trainer', { limit: 9, details: 'advantages' })
+  t.strictSame(ids, ['other', 'sound', 'sound too'])
+  await call('POST', '/consumers/second', {})
+  t.match(await fetchSessions('second', { limit: 9 }), { ids: { length: 4 }, damaged: 0 }, 'without details')
 })

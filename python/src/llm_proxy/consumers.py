@@ -67,7 +67,7 @@ class _LeaseMethods:
 
     @property
     def discarded(self) -> Mapping[str, int]:
-        """The numbers of discarded sessions by reason: ``stale``, ``unversioned``, ``incomplete`` (groups)."""
+        """The numbers of discarded sessions by reason: ``stale``, ``unversioned``, ``incomplete``, ``damaged``."""
         return self._fetched.discarded
 
     @property
@@ -148,13 +148,14 @@ class _ConsumerMethods(Generic[L]):
         # The id is set here, so that the request can be repeated if its response is lost.
         body = {**build_row_query(options), "lease_id": lease_id or str(uuid.uuid4())}
         until = time.monotonic() + wait_s
-        discarded = {"stale": 0, "unversioned": 0, "incomplete": 0}
+        discarded = {"stale": 0, "unversioned": 0, "incomplete": 0, "damaged": 0}
         while True:
             left = max(0.0, until - time.monotonic())
             response = yield from self._api.send("POST", "/fetch", {**body, "wait_s": min(POLL_S, left)})
             for reason, count in response["discarded"].items():
                 discarded[reason] = discarded.get(reason, 0) + count
-            discarded["incomplete"] += response.get("incomplete", 0)
+            for reason in ("incomplete", "damaged"):
+                discarded[reason] += response.get(reason, 0)
             if response["sessions"] or left <= POLL_S:
                 sessions = [_parse_session(one) for one in response["sessions"]]
                 return self._lease(_FetchedLease(response["lease_id"], sessions, discarded))

@@ -241,6 +241,7 @@ async function addRoutes(
   await app.register(withScope('admin', consumerRoutes), {
     consumers,
     reader: store,
+    logger: options.logger,
     onRow,
   })
   await app.register(withScope('admin', detailRoutes), { sessions, store, backend })

@@ -18,10 +18,18 @@ interface FetchParts {
   consumers: Consumers
   reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'readDetails'>
   onRow(row: Trajectory): void
+  /** Called with each damaged session. */
+  onDamaged(sessionId: string, error: ProxyError): void
+}
+
+interface ReadSession {
+  sessionId: string
+  deliveries: number
+  trajectories: SessionTrajectories
 }
 
 /** The sessions of a unit with their trajectories. */
-type UnitTrajectories = readonly { deliveries: number; trajectories: SessionTrajectories }[]
+type UnitTrajectories = readonly ReadSession[]
 
 /** One fetch of a consumer: its lease, and the progress of reading the leased units. */
 export class ConsumerFetch {
@@ -32,6 +40,7 @@ export class ConsumerFetch {
   /** The leased units that are neither in the response nor discarded yet. */
   #waiting: LeaseUnit[] = []
   readonly #discarded = { stale: 0, unversioned: 0 }
+  #damaged = 0
   /** The units that are in the response. */
   readonly #returned: LeaseUnit[] = []
   #units = 0
@@ -71,18 +80,31 @@ export class ConsumerFetch {
       yield `${openObject({ lease_id: this.#lease.leaseId })},"sessions":[`
       let separator = ''
       for (let unit = first; unit !== undefined; unit = await this.#next()) {
-        for (const { deliveries, trajectories } of unit) {
+        for (const session of unit) {
           yield separator
-          yield* trajectories.toWire(this.#parts.onRow, { deliveries })
+          yield* this.#writeSession(session)
           separator = ','
         }
       }
-      // `incomplete` is not in `discarded`, because Python clients of the previous release reject unknown keys there.
-      const { incomplete } = this.#progress
-      yield `],"discarded":${JSON.stringify(this.#discarded)},"incomplete":${incomplete}}`
+      // They are not in `discarded`, because Python clients of earlier releases reject unknown keys there.
+      const others = `"incomplete":${this.#progress.incomplete},"damaged":${this.#damaged}`
+      yield `],"discarded":${JSON.stringify(this.#discarded)},${others}}`
       isComplete = true
     } finally {
       if (!isComplete) await this.#release()
+    }
+  }
+
+  /**
+   * Writes a session of the last unit in `#returned`. Its details are read meanwhile: if one is damaged, the response
+   * breaks, but the next fetch does not.
+   */
+  async *#writeSession({ sessionId, deliveries, trajectories }: ReadSession): AsyncGenerator<string> {
+    try {
+      yield* trajectories.toWire(this.#parts.onRow, { deliveries })
+    } catch (error) {
+      if (isDamagedError(error)) await this.#discardDamaged(this.#returned.pop()!, sessionId, error)
+      throw error
     }
   }
 
@@ -106,10 +128,7 @@ export class ConsumerFetch {
   /** Reads a unit. @returns undefined if it is discarded, or if a session was removed or reset meanwhile */
   async #read(unit: LeaseUnit): Promise<UnitTrajectories | undefined> {
     const sessions = await this.#readAll(unit)
-    if (sessions === undefined) {
-      await this.#releaseUnits([unit])
-      return undefined
-    }
+    if (sessions === undefined) return undefined
     const reason = judgeStaleness(sessions, this.#body.min_weight_version)
     if (reason !== undefined) {
       this.#discarded[reason] += unit.length
@@ -123,18 +142,30 @@ export class ConsumerFetch {
     return sessions
   }
 
+  /** Reads the sessions of a unit; releases it if one was removed or reset, and discards it if one is damaged. */
   async #readAll(unit: LeaseUnit): Promise<UnitTrajectories | undefined> {
-    const sessions: { deliveries: number; trajectories: SessionTrajectories }[] = []
-    try {
-      for (const { session, deliveries } of unit) {
+    const sessions: ReadSession[] = []
+    for (const { session, deliveries } of unit) {
+      const { sessionId } = session
+      try {
         const trajectories = await readTrajectories(this.#parts.reader, session, this.#body)
-        sessions.push({ deliveries, trajectories })
+        sessions.push({ sessionId, deliveries, trajectories })
+      } catch (error) {
+        if (isDamagedError(error)) await this.#discardDamaged(unit, sessionId, error)
+        else if (error instanceof ProxyError && error.code === 'session_not_found')
+          await this.#releaseUnits([unit])
+        else throw error
+        return undefined
       }
-      return sessions
-    } catch (error) {
-      if (error instanceof ProxyError && error.code === 'session_not_found') return undefined
-      throw error
     }
+    return sessions
+  }
+
+  /** Discards a unit with a damaged session, at which each later fetch would fail otherwise. */
+  async #discardDamaged(unit: LeaseUnit, sessionId: string, error: ProxyError): Promise<void> {
+    this.#parts.onDamaged(sessionId, error)
+    this.#damaged += unit.length
+    await this.#change('acknowledged', getSessionIds(unit))
   }
 
   #release(): Promise<void> {
@@ -164,6 +195,10 @@ export class ConsumerFetch {
       ...options,
     })
   }
+}
+
+function isDamagedError(error: unknown): error is ProxyError {
+  return error instanceof ProxyError && error.code === 'data_damaged'
 }
 
 function getSessionIds(unit: LeaseUnit): string[] {

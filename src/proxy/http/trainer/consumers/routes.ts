@@ -3,6 +3,8 @@ import { randomUUID } from 'node:crypto'
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
+import { logEvent } from '../../../../base/log-events.ts'
+import type { Logger } from '../../../../base/logger.ts'
 import type { Consumers } from '../../../session/consumers/consumers.ts'
 import { getRunIdPrefix } from '../../../session/state/session-id.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
@@ -20,6 +22,7 @@ import * as schemas from './schemas.ts'
 interface ConsumerRoutesOptions {
   consumers: Consumers
   reader: TurnReader
+  logger: Logger
   /** Called with each row that is read. */
   onRow: (row: Trajectory) => void
 }
@@ -128,8 +131,10 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
   )
 }
 
-function fetchRoute(app: SchemaApp, { consumers, reader, onRow }: ConsumerRoutesOptions): void {
+function fetchRoute(app: SchemaApp, { consumers, reader, logger, onRow }: ConsumerRoutesOptions): void {
   const closing = new AbortController()
+  const onDamaged = (sessionId: string, err: ProxyError) =>
+    logEvent(logger, 'damaged_session_discarded', { session_id: sessionId, err })
   app.addHook('preClose', async () => {
     closing.abort(new ProxyError('shutting_down', 'llm-proxy is shutting down'))
   })
@@ -149,7 +154,7 @@ function fetchRoute(app: SchemaApp, { consumers, reader, onRow }: ConsumerRoutes
         leaseId,
         leaseMs: Math.ceil(leaseS * 1_000),
       }
-      const fetch = new ConsumerFetch({ consumers, reader, onRow }, lease, request.body)
+      const fetch = new ConsumerFetch({ consumers, reader, onRow, onDamaged }, lease, request.body)
       const signal = AbortSignal.any([createDisconnectSignal(reply), closing.signal])
       return streamJson(reply, await fetch.createResponse(signal))
     },

@@ -151,6 +151,9 @@ export const Fetched = Type.Object({
   incomplete: Type.Integer({
     description: 'The sessions of groups that stayed incomplete, which are also discarded',
   }),
+  damaged: Type.Integer({
+    description: 'The sessions with damaged data, and the others of their groups, which are also discarded',
+  }),
 })
 
 const sessionIds = Type.Optional(
