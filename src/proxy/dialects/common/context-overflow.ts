@@ -12,25 +12,28 @@ export interface ContextOverflow {
   completion?: number | undefined
 }
 
-/** The wordings of vLLM, SGLang and this proxy, by version; each pattern captures a number of tokens. */
+/**
+ * The wordings of vLLM, SGLang and this proxy, by version; each pattern captures a number of tokens. The number of digits
+ * is bounded, because a pattern that begins with `\d+` takes quadratic time, and the message may quote the agent.
+ */
 const LIMIT = [
-  /maximum context length (?:is|of) (\d+)/,
-  /model's context length \((\d+)/,
-  /maximum model length of (\d+)/,
+  /maximum context length (?:is|of) (\d{1,12})/,
+  /model's context length \((\d{1,12})/,
+  /maximum model length of (\d{1,12})/,
 ]
 const PROMPT = [
-  /prompt contains (?:at least )?(\d+) input tokens/,
-  /\((\d+) in the messages/,
-  /request has (\d+) input tokens/,
-  /(\d+) tokens from the input messages/,
-  /input \((\d+) tokens\)/,
-  /prompt \(length (\d+)\)/,
+  /prompt contains (?:at least )?(\d{1,12}) input tokens/,
+  /\((\d{1,12}) in the messages/,
+  /request has (\d{1,12}) input tokens/,
+  /(\d{1,12}) tokens from the input messages/,
+  /input \((\d{1,12}) tokens\)/,
+  /prompt \(length (\d{1,12})\)/,
 ]
 const COMPLETION = [
-  /requested (\d+) output tokens/,
-  /(\d+) in the completion/,
-  /(\d+) tokens for the completion/,
-  /is too large: (\d+)/,
+  /requested (\d{1,12}) output tokens/,
+  /(\d{1,12}) in the completion/,
+  /(\d{1,12}) tokens for the completion/,
+  /is too large: (\d{1,12})/,
 ]
 
 /** Returns the numbers of a context overflow; undefined for any other error. */

@@ -111,3 +111,9 @@ t.test("only an engine's own error is parsed as an engine's message", async (t) 
   const message = 'the engine fell silent after "maximum context length is 5"'
   t.equal(buildAnthropicError(new ProxyError('engine_timeout', message)).error.message, message)
 })
+
+t.test('an error that quotes a million digits of the agent is read in linear time', async (t) => {
+  const model = `maximum context length is 1 ${'1'.repeat(1_000_000)}`
+  const error = new ProxyError('engine_rejected', `The model \`${model}\` does not exist.`, { status: 404 })
+  t.match(buildAnthropicError(error, 'r'), { type: 'error', error: { message: error.message } })
+})
