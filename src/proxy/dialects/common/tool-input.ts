@@ -3,6 +3,7 @@
  * sampled.
  */
 import { isRecord } from '../../../base/json.ts'
+import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/json-weight.ts'
 import { toJsonText } from './json-text.ts'
 
@@ -13,14 +14,14 @@ import { toJsonText } from './json-text.ts'
 const INVALID_JSON = 'INVALID_JSON'
 
 /**
- * Parses arguments. Text that is not a JSON object is wrapped in one.
+ * Parses arguments; their numbers stay as the model wrote them. Text that is not a JSON object is wrapped in one.
  * @param written the text that the model sampled
  */
 export function parseToolInput(written: string): object {
   if (written.trim() === '') return {}
   try {
     const parsed: unknown = JSON.parse(written)
-    if (isRecord(parsed) && !isNestedTooDeeply(parsed)) return parsed
+    if (isRecord(parsed) && !isNestedTooDeeply(parsed)) return parseKeepingNumbers(written) as object
   } catch {
     // Text that is not JSON is wrapped below, so that the agent receives it and returns it unchanged.
   }

@@ -251,6 +251,25 @@ t.test('an empty or blank response has no blocks', async (t) => {
   }
 })
 
+t.test('numbers in arguments reach the agent as the model wrote them', async (t) => {
+  const written = '{"id":9007199254740993,"x":[1.0]}'
+  const toolCalls = [{ index: 0, id: 'a', function: { name: 'f', arguments: written } }]
+  const response = JSON.stringify(createResponse([start, { type: 'delta', toolCalls }, end]))
+  t.ok(response.includes(`"input":${written}`), response)
+})
+
+t.test('a tool call that is closed by a text may have an empty last delta', async (t) => {
+  const delta = (written: string) => [{ index: 0, id: 'a', function: { arguments: written } }]
+  const sent = stream([
+    start,
+    { type: 'delta', toolCalls: [{ index: 0, id: 'a', function: { name: 'f', arguments: '{}' } }] },
+    { type: 'delta', content: 'Hm' },
+    { type: 'delta', toolCalls: delta('') },
+    end,
+  ])
+  t.equal(sent.at(-1)?.type, 'message_stop')
+})
+
 t.test('arguments that are not a JSON object reach the agent as the model wrote them', async (t) => {
   const deep = `{"x": ${'['.repeat(50_000)}${']'.repeat(50_000)}}`
   for (const written of ['{"x": 1', '[1]', '"x"', 'null', deep]) {
