@@ -16,6 +16,8 @@ export interface Completion {
   readonly tokenIds: readonly number[]
   readonly logprobs: readonly number[]
   readonly logprobsContent: readonly TokenLogprob[]
+  /** The part of `logprobsContent` that arrived with content: without the tokens of reasoning and tool calls. */
+  readonly textLogprobs: readonly TokenLogprob[]
   /** Fields of the engine's message that events do not define; a later value replaces an earlier one. */
   readonly extra: Readonly<Record<string, unknown>>
   /** The reported token data beyond ids and logprobs. */
@@ -33,6 +35,7 @@ export class CompletionBuilder implements Completion, EventSink {
   readonly tokenIds: number[] = []
   readonly logprobs: number[] = []
   readonly logprobsContent: TokenLogprob[] = []
+  readonly textLogprobs: TokenLogprob[] = []
   extra: Record<string, unknown> = {}
   /** undefined: nothing was reported beyond ids and logprobs. */
   details: TokenDataBuilder | undefined
@@ -90,7 +93,10 @@ export class CompletionBuilder implements Completion, EventSink {
     // call may have arguments.
     if (delta.tokenIds) for (const id of delta.tokenIds) this.tokenIds.push(id)
     if (delta.logprobs) for (const logprob of delta.logprobs) this.logprobs.push(logprob)
-    if (delta.logprobsContent) for (const entry of delta.logprobsContent) this.logprobsContent.push(entry)
+    for (const entry of delta.logprobsContent ?? []) {
+      this.logprobsContent.push(entry)
+      if (delta.content) this.textLogprobs.push(entry)
+    }
     if (delta.extra) this.extra = { ...this.extra, ...delta.extra }
   }
 

@@ -18,11 +18,13 @@ export class ToolCallOrder {
 
   /**
    * Returns the deltas that can be written now. A delta of a tool call that was completed before is dropped, unless it
-   * has arguments: it is then returned, and the caller rejects it.
+   * has arguments: it is then returned, and the caller rejects it. An empty delta that follows complete arguments is
+   * dropped too, because the caller may have closed the tool call.
    */
   add(delta: ToolCallDelta): ToolCallDelta[] {
     this.#current ??= new ToolCallArguments(delta.index)
     if (delta.index === this.#current.index) {
+      if (this.isComplete && !delta.function?.name && !delta.function?.arguments) return []
       this.#current.add(delta)
       return this.#waiting.size === 0 ? [delta] : [delta, ...this.#release()]
     }
@@ -31,6 +33,11 @@ export class ToolCallOrder {
     if (before === undefined) this.#queue.push(delta.index)
     this.#waiting.set(delta.index, before ? join(before, delta) : delta)
     return this.#release()
+  }
+
+  /** Whether the arguments of the last tool call whose deltas were returned are a complete JSON object. */
+  get isComplete(): boolean {
+    return this.#current?.isComplete() ?? false
   }
 
   /** Returns the deltas that still wait, at the end of the completion. */

@@ -47,8 +47,8 @@ export async function resolveInputItems(
   const read = turnIds.size > MAX_SEPARATE_READS ? readFromSession : readSeparately
   const recorded = await read(turnIds, turns, signal)
   const resolve = createResolver(recorded)
-  return items.map((item, index) =>
-    item.type === 'item_reference' ? resolve(item.id, `input.${index}.id`) : item,
+  return items.flatMap((item, index) =>
+    item.type === 'item_reference' ? resolve(item.id, `input.${index}.id`) : [item],
   )
 }
 
@@ -60,17 +60,25 @@ function parseItemTurnId(id: unknown): string | undefined {
 /**
  * Returns a function that resolves references. It rejects a second reference to an item, as OpenAI does: otherwise a
  * short body could repeat a long item thousands of times.
+ *
+ * A stream has an item for each text between tool calls, while the recorded completion has one text and one reasoning.
+ * A reference to a later text is therefore resolved to nothing if the first one, which contains it, was referenced.
  */
 function createResolver(recorded: ReadonlyMap<string, ItemsById>) {
   const resolved = new Set<unknown>()
-  return (id: unknown, param: string): InputItem => {
+  return (id: unknown, param: string): InputItem[] => {
     const item = recorded.get(parseItemTurnId(id) ?? '')?.get(id as string)
-    if (item === undefined)
+    if (item === undefined && !resolved.has(getFirstTextId(id)))
       throw new ProxyError('response_not_found', `Item with id '${String(id)}' not found.`, { param })
     if (resolved.has(id)) throw createInvalidError(`Duplicate item found with id ${String(id)}.`, param)
     resolved.add(id)
-    return item
+    return item === undefined ? [] : [item]
   }
+}
+
+/** Returns the id of the item that contains all text, or reasoning, of the turn; undefined for other kinds of items. */
+function getFirstTextId(id: unknown): string | undefined {
+  return typeof id === 'string' && /^(?:msg|rs)_/.test(id) ? id.replace(/\d+$/, '0') : undefined
 }
 
 async function readSeparately(

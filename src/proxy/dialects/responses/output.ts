@@ -28,10 +28,10 @@ export interface OutputOptions {
 export function toOutputItems(
   options: OutputOptions,
   completion: Pick<Completion, 'content' | 'reasoning' | 'refusal' | 'toolCalls'> &
-    Partial<Pick<Completion, 'logprobsContent' | 'extra'>>,
+    Partial<Pick<Completion, 'textLogprobs' | 'extra'>>,
   isComplete: boolean,
 ): OutputItem[] {
-  const { content, reasoning, refusal, toolCalls, logprobsContent, extra } = completion
+  const { content, reasoning, refusal, toolCalls, textLogprobs, extra } = completion
   const output = new ResponseOutput(options)
   output.add({
     type: 'delta',
@@ -39,7 +39,7 @@ export function toOutputItems(
     ...(content !== null && { content }),
     ...(refusal !== null && { refusal }),
     toolCalls: toolCalls.map((call, index) => ({ index, ...call })),
-    ...(logprobsContent && { logprobsContent: [...logprobsContent] }),
+    ...(textLogprobs && { logprobsContent: [...textLogprobs] }),
     ...(extra && Object.keys(extra).length > 0 && { extra }),
   })
   output.end(isComplete)
@@ -81,7 +81,8 @@ export class ResponseOutput {
     // An empty completion has an empty message item, so that the agent can continue from it.
     const begun =
       this.#nextIndex === 0 && this.#calls.size === 0 ? this.#addText({ type: 'delta', content: '' }) : []
-    const open = [this.#text, this.#call].filter((item) => item !== undefined)
+    // An open text follows the tool call, which would have closed it otherwise.
+    const open = [this.#call, this.#text].filter((item) => item !== undefined)
     const ended = open.flatMap((item) =>
       item.close(isComplete || item !== open.at(-1) ? 'completed' : 'incomplete'),
     )
@@ -97,7 +98,7 @@ export class ResponseOutput {
 
   #addReasoning(text: string): ResponseEvent[] {
     if (this.#text instanceof ReasoningItem) return this.#text.add(text)
-    const closed = this.#closeText()
+    const closed = this.#closeBeforeText()
     const { sealedReasoning } = this.#options
     const item = new ReasoningItem({ id: this.#id('rs'), outputIndex: this.#nextIndex++ }, sealedReasoning)
     this.#text = item
@@ -106,7 +107,7 @@ export class ResponseOutput {
 
   #addText(delta: GenerationDelta): ResponseEvent[] {
     if (this.#text instanceof MessageItem) return this.#text.add(delta)
-    const closed = this.#closeText()
+    const closed = this.#closeBeforeText()
     const item = new MessageItem(
       { id: this.#id('msg'), outputIndex: this.#nextIndex++ },
       this.#options.logprobs,
@@ -116,8 +117,8 @@ export class ResponseOutput {
   }
 
   /**
-   * Adds a delta to its tool call. A tool call is closed when the next one begins, so that an agent can run it
-   * immediately, and receives the tool calls in order.
+   * Adds a delta to its tool call. A tool call is closed when the next item begins, so that an agent can run it
+   * immediately, and receives the items in order.
    * @throws ProxyError `engine_failed` for a delta of a closed tool call
    */
   #addToCall(delta: ToolCallDelta): ResponseEvent[] {
@@ -133,6 +134,16 @@ export class ResponseOutput {
     this.#call = new ToolCallInProgress({ itemId, wireTools, allocateIndex })
     this.#calls.set(delta.index, this.#call)
     return [...events, ...this.#call.add(delta)]
+  }
+
+  /**
+   * Closes the item before a text or reasoning. A tool call stays open while its arguments are incomplete, since an engine
+   * may send text before it continues them.
+   */
+  #closeBeforeText(): ResponseEvent[] {
+    const call = this.#order.isComplete ? this.#call : undefined
+    if (call !== undefined) this.#call = undefined
+    return [...(call?.close('completed') ?? []), ...this.#closeText()]
   }
 
   #closeText(): ResponseEvent[] {

@@ -62,6 +62,19 @@ t.test('each tool call is complete before the next one starts, and has all its d
   t.end()
 })
 
+t.test('an empty delta after complete arguments is dropped, except for a name', (t) => {
+  const order = new ToolCallOrder()
+  t.equal(order.isComplete, false)
+  t.same(order.add(createDelta(0, '{')), [createDelta(0, '{')])
+  t.equal(order.isComplete, false)
+  t.same(order.add(createDelta(0, '}')), [createDelta(0, '}')])
+  t.equal(order.isComplete, true)
+  t.same(order.add(createDelta(0, '')), [])
+  const named = { index: 0, function: { name: 'f' } }
+  t.same(order.add(named), [named])
+  t.end()
+})
+
 t.test('deltas of consecutive tool calls are written as they arrive', (t) => {
   const order = new ToolCallOrder()
   const deltas = [

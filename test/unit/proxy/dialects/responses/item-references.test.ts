@@ -94,7 +94,7 @@ t.test('a reference without an item, or the second to an item, is rejected with 
   const session = new FakeSession(9)
   const known = refer('msg_turn-0_0')
   const many = [1, 2, 3, 4, 5].map((index) => refer(`msg_turn-${index}_0`))
-  for (const id of ['msg_turn-9_0', 'msg_turn-0_7', 'msg_x', '', 7, undefined]) {
+  for (const id of ['msg_turn-9_0', 'rs_turn-0_7', 'fc_turn-0_0', 'msg_x', '', 7, undefined]) {
     const input = [known, { type: 'item_reference', id }]
     const rejected = { code: 'response_not_found', param: 'input.1.id' }
     await t.rejects(resolveInputItems({ input }, session, CONNECTED), rejected, String(id))
@@ -107,6 +107,20 @@ t.test('a reference without an item, or the second to an item, is rejected with 
     param: 'input.1.id',
   })
 })
+
+t.test(
+  'a reference to a later text of a stream is resolved by the first, which contains all text',
+  async (t) => {
+    const session = new FakeSession(1)
+    const resolve = (...ids: string[]) => resolveInputItems({ input: ids.map(refer) }, session, CONNECTED)
+    const items = await resolve('rs_turn-0_0', 'msg_turn-0_0', 'rs_turn-0_1', 'msg_turn-0_1')
+    t.match(items, [{ type: 'reasoning' }, { type: 'message' }])
+    t.equal(items.length, 2)
+    for (const ids of [['msg_turn-0_1'], ['rs_turn-0_0', 'msg_turn-0_1'], ['msg_turn-0_1', 'msg_turn-0_0']])
+      await t.rejects(resolve(...ids), { code: 'response_not_found' }, String(ids))
+    await t.rejects(resolve('msg_turn-0_0', 'msg_turn-0_1', 'msg_turn-0_1'), { code: 'invalid_request' })
+  },
+)
 
 t.test('the first reference of an unchecked body names the continued turn', async (t) => {
   const user = { role: 'user', content: 'hi' }

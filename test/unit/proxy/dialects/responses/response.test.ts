@@ -284,6 +284,81 @@ t.test('every kind of tool call is streamed as the agent declared its tool', asy
   ])
 })
 
+t.test('items with texts between tool calls end in order, and their echo is one message', async (t) => {
+  const call = (index: number, name: string, written: string): GenerationDelta => ({
+    type: 'delta',
+    toolCalls: [{ index, id: `c${index}`, function: { name, arguments: written } }],
+  })
+  const sent = stream([
+    start,
+    { type: 'delta', content: 'One.\n' },
+    call(0, 'f', '{"a":1}'),
+    { type: 'delta', content: '\n' },
+    { type: 'delta', toolCalls: [{ index: 0, function: { arguments: '' } }] },
+    call(1, 'local_shell', '{"command":["ls"]}'),
+    { type: 'delta', reasoning: 'hm' },
+    call(2, 'patch', '{"input":"x"}'),
+    { type: 'delta', content: 'Two.' },
+    stop,
+  ])
+  const items = sent.flatMap(({ type, item }) => (type === 'response.output_item.done' ? [item] : []))
+  t.same(
+    items.map(({ id }) => id),
+    ['msg_T_0', 'fc_T_0', 'msg_T_1', 'lsh_T_1', 'rs_T_0', 'ctc_T_2', 'msg_T_2'],
+  )
+  t.same(sent.at(-1)?.response.output, items)
+  const echoes = items.map(({ id: _, ...item }) => item)
+  const { messages } = lowerItems(echoes)
+  t.equal(messages.length, 1)
+  t.match(messages[0], { content: 'One.\n\nTwo.', reasoning_content: 'hm', tool_calls: { length: 3 } })
+})
+
+t.test('text amid the arguments of a tool call does not end the call', async (t) => {
+  const toolCalls = (written: string) => [{ index: 0, id: 'c', function: { name: 'f', arguments: written } }]
+  const sent = stream([
+    start,
+    { type: 'delta', toolCalls: toolCalls('{"a":') },
+    { type: 'delta', content: ' ' },
+    { type: 'delta', toolCalls: [{ index: 0, function: { arguments: '1}' } }] },
+    stop,
+  ])
+  t.match(sent.at(-1)?.response.output, [
+    { type: 'function_call', arguments: '{"a":1}' },
+    { type: 'message' },
+  ])
+})
+
+t.test('a text that is truncated after a tool call is the incomplete item', async (t) => {
+  for (const written of ['{}', '{']) {
+    const sent = stream([
+      start,
+      { type: 'delta', toolCalls: [{ index: 0, id: 'c', function: { name: 'f', arguments: written } }] },
+      { type: 'delta', content: 'Tw' },
+      { type: 'end', finishReason: 'length' },
+    ])
+    t.match(sent.at(-1)?.response.output, [
+      { type: 'function_call', status: 'completed' },
+      { type: 'message', status: 'incomplete' },
+    ])
+  }
+})
+
+t.test('logprobs are those of the text, streamed or not', async (t) => {
+  const entry = (token: string) => ({ token, logprob: -0.5, bytes: null, top_logprobs: [] })
+  const events: GenerationEvent[] = [
+    start,
+    { type: 'delta', reasoning: 'hm', logprobsContent: [entry('<think>'), entry('hm')] },
+    { type: 'delta', content: 'hi', logprobsContent: [entry('</think>hi')] },
+    stop,
+  ]
+  const frame = () => createFrame({ include: ['message.output_text.logprobs'] })
+  for (const { output } of [
+    createCompleteResponse(events, frame()),
+    stream(events, frame()).at(-1)!.response,
+  ])
+    t.same(output[1].content[0].logprobs, [entry('</think>hi')])
+})
+
 t.test('a shell call with excessive nesting reaches the agent as the model wrote it', async (t) => {
   const written = `{"command":["ls"],"env":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
   const call = { index: 0, id: 'c', function: { name: 'local_shell', arguments: written } }
