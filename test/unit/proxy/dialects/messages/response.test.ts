@@ -23,10 +23,14 @@ const end: GenerationEnd = {
   usage: { prompt_tokens: 2, completion_tokens: 1, total_tokens: 3 },
 }
 
-function createResponse(events: readonly GenerationEvent[], reasoning = true): Message {
+function formatResponse(events: readonly GenerationEvent[], reasoning = true): string {
   const builder = new CompletionBuilder()
   for (const event of events) builder.add(event)
-  return JSON.parse(JSON.stringify(buildMessage(identity, { ...responseOptions, reasoning }, builder)))
+  return JSON.stringify(buildMessage(identity, { ...responseOptions, reasoning }, builder))
+}
+
+function createResponse(events: readonly GenerationEvent[], reasoning = true): Message {
+  return JSON.parse(formatResponse(events, reasoning))
 }
 
 /** Returns the events of a stream as name and data, and asserts that the name equals the type in the data. */
@@ -254,7 +258,7 @@ t.test('an empty or blank response has no blocks', async (t) => {
 t.test('numbers in arguments reach the agent as the model wrote them', async (t) => {
   const written = '{"id":9007199254740993,"x":[1.0]}'
   const toolCalls = [{ index: 0, id: 'a', function: { name: 'f', arguments: written } }]
-  const response = JSON.stringify(createResponse([start, { type: 'delta', toolCalls }, end]))
+  const response = formatResponse([start, { type: 'delta', toolCalls }, end])
   t.ok(response.includes(`"input":${written}`), response)
 })
 
