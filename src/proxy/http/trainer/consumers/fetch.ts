@@ -22,14 +22,14 @@ interface FetchParts {
   onDamaged(sessionId: string, error: ProxyError): void
 }
 
-interface ReadSession {
+interface UnitMember {
   sessionId: string
   deliveries: number
   trajectories: SessionTrajectories
 }
 
 /** The sessions of a unit with their trajectories. */
-type UnitTrajectories = readonly ReadSession[]
+type UnitTrajectories = readonly UnitMember[]
 
 /** One fetch of a consumer: its lease, and the progress of reading the leased units. */
 export class ConsumerFetch {
@@ -99,7 +99,7 @@ export class ConsumerFetch {
    * Writes a session of the last unit in `#returned`. Its details are read meanwhile: if one is damaged, the response
    * breaks, but the next fetch does not.
    */
-  async *#writeSession({ sessionId, deliveries, trajectories }: ReadSession): AsyncGenerator<string> {
+  async *#writeSession({ sessionId, deliveries, trajectories }: UnitMember): AsyncGenerator<string> {
     try {
       yield* trajectories.toWire(this.#parts.onRow, { deliveries })
     } catch (error) {
@@ -144,7 +144,7 @@ export class ConsumerFetch {
 
   /** Reads the sessions of a unit; releases it if one was removed or reset, and discards it if one is damaged. */
   async #readAll(unit: LeaseUnit): Promise<UnitTrajectories | undefined> {
-    const sessions: ReadSession[] = []
+    const sessions: UnitMember[] = []
     for (const { session, deliveries } of unit) {
       const { sessionId } = session
       try {
