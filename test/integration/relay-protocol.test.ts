@@ -202,6 +202,29 @@ t.test("a worker's error reaches the agent as in local mode", async (t) => {
   await failing
 })
 
+t.test('a policy that the engines of a worker no longer list is served by another worker', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const policy = { models: [{ id: 'policy' }] }
+  const restarted = await RawWorker.hello(url, { worker_id: 'restarted', ...policy })
+  await restarted.next('worker_hello_ack')
+  const response = readEvents(backend, { ...chatRequest('x', { model: 'policy' }), mustServe: true })
+  const { request_id: id, must_serve: mustServe } = await restarted.next('completion_request')
+  t.equal(mustServe, true)
+  const other = await RawWorker.hello(url, { worker_id: 'other', ...policy })
+  const idle = await RawWorker.hello(url, { worker_id: 'idle', models: [{ id: 'base' }] })
+  await Promise.all([other, idle].map((worker) => worker.next('worker_hello_ack')))
+  restarted.send({
+    ...{ type: 'completion_response', request_id: id, seq: 1, finish_reason: null },
+    error: { code: 'policy_not_served', message: 'no engine lists the policy', status: 503 },
+  })
+  const again = await other.next('completion_request')
+  t.equal(again.must_serve, true)
+  other.chunk(again.request_id, 1, 'served')
+  other.end(again.request_id, 2)
+  t.equal(getText(await response), 'served')
+  t.notOk(idle.frames.some(({ type }) => type === 'completion_request'))
+})
+
 t.test('a worker without the resume capability is lost with its connection', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { capabilities: [] })

@@ -257,6 +257,8 @@ export const CompletionRequestV2 = Type.Intersect([
     subagent: Type.Optional(Type.String({ minLength: 1, maxLength: 256 })),
     /** For the rest of a response that was cut: an engine with older weights must not serve it. */
     min_weight_version: Type.Optional(Type.String()),
+    /** Whether only an engine that lists the body's model may serve the request; absent: false. */
+    must_serve: Type.Optional(Type.Boolean()),
     /** For a traced request: a header for the engine (W3C Trace Context). */
     traceparent: Type.Optional(
       Type.String({ pattern: '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' }),

@@ -121,6 +121,7 @@ export function requestFromV2(
     ...captureFromWire(frame),
     ...(frame.subagent !== undefined && { subagent: frame.subagent }),
     ...(frame.min_weight_version !== undefined && { minWeightVersion: frame.min_weight_version }),
+    ...(frame.must_serve && { mustServe: true }),
     ...(frame.traceparent !== undefined && { traceparent: frame.traceparent }),
   }
   const packed = frame.prompt_token_ids
@@ -166,11 +167,12 @@ function imagesFromWire(frame: CompletionRequestV2) {
 
 /** Encodes the fields that the proxy adds to a request. */
 function encodeRequestFields(request: GenerationRequest) {
-  const { subagent, minWeightVersion, traceparent } = request
+  const { subagent, minWeightVersion, mustServe, traceparent } = request
   return {
     ...captureToWire(request),
     ...(subagent !== undefined && { subagent }),
     ...(minWeightVersion !== undefined && { min_weight_version: minWeightVersion }),
+    ...(mustServe && { must_serve: true }),
     ...(traceparent !== undefined && { traceparent }),
   }
 }

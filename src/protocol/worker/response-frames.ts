@@ -263,6 +263,7 @@ const WORKER_ERROR_CODES: ReadonlySet<string> = new Set<ErrorCode>([
   'engine_unreachable',
   'engine_timeout',
   'no_worker',
+  'policy_not_served',
   'queue_full',
   'shutting_down',
 ])

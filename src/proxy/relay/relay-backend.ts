@@ -370,5 +370,7 @@ function toBackendMember(
 function judge(thrown: unknown): FailureVerdict {
   if (!(thrown instanceof ProxyError)) return 'final'
   if (LOST.includes(thrown.code)) return 'lost'
+  // The worker's engines no longer list the policy, as after a restart, although its last status did.
+  if (thrown.code === 'policy_not_served') return 'failed'
   return UNAVAILABLE.includes(thrown.code) ? 'unavailable' : judgeResponse(thrown)
 }

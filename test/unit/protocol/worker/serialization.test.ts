@@ -116,7 +116,7 @@ t.test('the end of a completion survives serialization', async (t) => {
 
 /** Whether a worker may report this error code. */
 const isReportable = (code: string) =>
-  /^(engine_.*|invalid_request|unsupported|context_length_exceeded|no_worker|queue_full|shutting_down)$/.test(
+  /^(engine_.*|invalid_request|unsupported|context_length_exceeded|no_worker|policy_not_served|queue_full|shutting_down)$/.test(
     code,
   )
 
@@ -228,6 +228,28 @@ t.test('a chat request in token mode keeps its ids, and is not sent to version 1
   )
   t.strictSame(requestFromV2(frame), request)
   t.throws(() => requestToV1({ ...request, body: { messages: [] } }, 'r'), { code: 'unsupported' })
+})
+
+/** The fields of a request of which a worker needs none: the proxy alone reads them. */
+type ProxyField =
+  | ('rejectOverlong' | 'choiceOf' | 'continuesAfter' | 'lastMessage' | 'messagesJson' | 'toolsJson')
+  | ('onDispatched' | 'promptLists' | 'log' | 'spans')
+
+t.test('every field that concerns an engine survives serialization', async (t) => {
+  // The type makes a new field of requests an error here, until it is serialized or listed above.
+  const request: Required<Omit<GenerationRequest & { kind: 'chat' }, ProxyField>> = {
+    ...{ kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body: { model: 'm', messages: [] } },
+    ...{ subagent: 'critic', record: { samplingMask: true, routedExperts: true }, expertsStart: 3 },
+    ...{ mustServe: true, minWeightVersion: '7', callFormat: 'hermes', mayReason: true },
+    promptTokenIds: PromptIds.of(1, 2, 151_645),
+    images: { tokenId: 2, tokens: [1], edges: [1, 3] },
+    traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
+  }
+  const frame = receive(frames.requestV2, serializeRequest(request, 'r', 2).toString())
+  t.strictSame(requestFromV2(frame), request)
+  const { mustServe: _, ...unrestricted } = request
+  const text = serializeRequest({ ...unrestricted, mustServe: false }, 'r', 2).toString()
+  t.notMatch(text, 'must_serve', 'a worker of an older version receives no unknown field')
 })
 
 t.test('messages that are already JSON are sent unchanged', async (t) => {
