@@ -13,6 +13,7 @@ import {
   CLOSE,
   HELLO_TIMEOUT_MS,
   MAX_FRAME_BYTES,
+  MAX_PENDING_PONGS,
   MISSED_HEARTBEATS,
   type WorkerHelloAckV2,
   type WorkerHelloV2,
@@ -96,6 +97,8 @@ export class ProxyConnection {
   #cancelWatch: (() => void) | undefined
   #trouble = ''
   #keyRejected = false
+  /** The number of pongs that the socket has not written yet. */
+  #pendingPongs = 0
 
   constructor(options: ProxyConnectionOptions) {
     this.#options = options
@@ -162,10 +165,19 @@ export class ProxyConnection {
   #onMessage(frame: Frame | undefined, json: FrameJson | undefined): void {
     this.#receive()
     if (frame === undefined) this.#reject('the proxy sent a frame that is not JSON with a type')
-    else if (frame.type === 'ping') this.send('{"type":"pong"}')
+    else if (frame.type === 'ping') this.#sendPong()
     else if (this.#greetedAtMs !== undefined) this.#options.onFrame(frame, json)
     else if (helloAckV2.isValid(frame)) this.#greeted(frame)
     else this.#reject(`the proxy does not support this protocol: ${helloAckV2.explain(frame)}`)
+  }
+
+  /** Responds to a ping, unless the proxy does not read the earlier pongs. */
+  #sendPong(): void {
+    if (this.#pendingPongs >= MAX_PENDING_PONGS) return
+    this.#pendingPongs += 1
+    this.#socket.send('{"type":"pong"}', () => {
+      this.#pendingPongs -= 1
+    })
   }
 
   #greeted(ack: WorkerHelloAckV2): void {

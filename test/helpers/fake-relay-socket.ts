@@ -6,13 +6,34 @@ export class FakeRelaySocket extends EventEmitter implements RelaySocket {
   readonly sent: { type: string; [field: string]: unknown }[] = []
   pings = 0
   closedWith: number | undefined
+  /** The callbacks of frames that wait until the peer reads; undefined: it reads at once. */
+  #unread: (() => void)[] | undefined
 
-  send(text: string): void {
+  send(text: string, _options?: object, sent?: () => void): void {
     this.sent.push(JSON.parse(text))
+    this.#write(sent)
   }
 
-  ping(): void {
+  ping(_data: undefined, _mask: undefined, sent: () => void): void {
     this.pings += 1
+    this.#write(sent)
+  }
+
+  /** Stops reading: what is sent from now on waits. */
+  stopReading(): void {
+    this.#unread = []
+  }
+
+  /** Reads what waits, and everything from now on. */
+  resumeReading(): void {
+    const unread = this.#unread
+    this.#unread = undefined
+    for (const sent of unread ?? []) sent()
+  }
+
+  #write(sent: () => void = () => {}): void {
+    if (this.#unread) this.#unread.push(sent)
+    else sent()
   }
 
   close(code: number): void {

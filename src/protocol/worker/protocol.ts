@@ -16,6 +16,12 @@ export const HELLO_TIMEOUT_MS = 10_000
 /** The number of missed heartbeats after which a side considers the other one lost. */
 export const MISSED_HEARTBEATS = 3
 
+/**
+ * The number of pongs that may wait to be written; further pings have no response. It bounds the memory that a peer
+ * which reads nothing costs, as the limit of `ws` on its own pongs does (`maxPendingAutoPongs`), whose value this is.
+ */
+export const MAX_PENDING_PONGS = 60
+
 /** The close codes of a connection. */
 export const CLOSE = {
   /** The worker has finished its requests and disconnects. */

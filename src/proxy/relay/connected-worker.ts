@@ -16,6 +16,7 @@ import {
   type CompletionResponseV1,
   type CompletionResponseV2,
   MAX_FRAME_BYTES,
+  MAX_PENDING_PONGS,
   MISSED_HEARTBEATS,
   type Pong,
   PROMPT_FORGOTTEN,
@@ -142,6 +143,8 @@ export class ConnectedWorker {
   /** The state of the worker while it is connected. A draining worker still drains after it has reconnected. */
   #connectedState: 'serving' | 'draining' = 'serving'
   #socket: RelaySocket | undefined
+  /** The number of pongs that the current socket has not written yet; a separate object for each connection. */
+  #pongs = { pending: 0 }
 
   constructor(identity: WorkerIdentity, context: WorkerContext) {
     this.identity = identity
@@ -178,6 +181,14 @@ export class ConnectedWorker {
   /** Whether its requests wait for it to reconnect after a disconnection. */
   get resumes(): boolean {
     return this.#can(CAPABILITIES.resume) && this.#context.limits.graceMs > 0
+  }
+
+  /**
+   * The maximum time for which its connection may accept no data before it is closed. A large request on a slow link
+   * may take as long as a request may be silent, after which the worker's requests have failed.
+   */
+  get stallLimitMs(): number {
+    return Math.max(this.silenceLimitMs, this.#context.limits.requestTimeoutMs)
   }
 
   isOn(socket: RelaySocket): boolean {
@@ -323,7 +334,7 @@ export class ConnectedWorker {
         this.#receiveAlive(frame)
         break
       case 'ping':
-        this.#send({ type: 'pong' } satisfies Pong)
+        this.#sendPong()
         break
       case 'pong':
         break
@@ -335,6 +346,7 @@ export class ConnectedWorker {
   #connect(socket: RelaySocket): void {
     this.#transition(this.#connectedState)
     this.#socket = socket
+    this.#pongs = { pending: 0 }
   }
 
   #transition(to: WorkerState): void {
@@ -480,6 +492,16 @@ export class ConnectedWorker {
 
   #can(capability: string): boolean {
     return this.identity.capabilities.includes(capability)
+  }
+
+  /** Responds to a ping, unless the worker does not read the earlier pongs. */
+  #sendPong(): void {
+    const pongs = this.#pongs
+    if (pongs.pending >= MAX_PENDING_PONGS) return
+    pongs.pending += 1
+    this.#socket?.send(JSON.stringify({ type: 'pong' } satisfies Pong), AS_TEXT, () => {
+      pongs.pending -= 1
+    })
   }
 
   /**

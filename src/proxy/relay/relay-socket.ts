@@ -9,7 +9,8 @@ export interface RelaySocket {
    * @param sent called when the socket no longer needs the bytes: they have been written, or the socket has failed
    */
   send(data: string | Buffer, options: { binary: boolean }, sent?: () => void): void
-  ping(): void
+  /** Sends a ping. @param sent called as for {@link send} */
+  ping(data: undefined, mask: undefined, sent: () => void): void
   close(code: number, reason: string): void
   /** Closes the connection without a closing handshake. */
   terminate(): void

@@ -61,11 +61,12 @@ export class WorkerRegistry {
   accept(socket: RelaySocket, greeted: () => void = () => {}): void {
     this.#sockets.add(socket)
     let worker: ConnectedWorker | undefined
-    let silentMs: number | undefined
-    const heartbeat = new WorkerHeartbeat(socket, this.#context, (sinceMs) => {
-      if (worker === undefined || sinceMs < worker.silenceLimitMs) return false
-      silentMs = sinceMs
-      return true
+    let failure: string | undefined
+    const heartbeat = new WorkerHeartbeat(socket, this.#context, ({ silentMs, stalledMs }) => {
+      if (worker === undefined) return false
+      if (silentMs >= worker.silenceLimitMs) failure = `${toSeconds(silentMs)} s of silence`
+      else if (stalledMs >= worker.stallLimitMs) failure = `${toSeconds(stalledMs)} s without reading`
+      return failure !== undefined
     })
     const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () =>
       this.#reject(socket, CLOSE.badHello, 'no worker_hello in time'),
@@ -98,7 +99,7 @@ export class WorkerRegistry {
       cancelHello()
       heartbeat.stop()
       this.#sockets.delete(socket)
-      if (worker?.isOn(socket)) this.#handleClosed(worker, { code, silentMs })
+      if (worker?.isOn(socket)) this.#handleClosed(worker, { code, failure })
     })
   }
 
@@ -189,21 +190,20 @@ export class WorkerRegistry {
 
   /**
    * Handles a closed connection.
-   * @param silentMs the duration of the worker's silence, if the proxy closed the connection because of it
+   * @param failure why the heartbeat terminated the connection; undefined: it did not
    */
   #handleClosed(
     worker: ConnectedWorker,
-    { code, silentMs }: { code: number; silentMs: number | undefined },
+    { code, failure }: { code: number; failure: string | undefined },
   ): void {
-    const silence = silentMs === undefined ? undefined : `${Math.round(silentMs / 1000)} s of silence`
-    const reason = silence === undefined ? `left (close code ${code})` : `was cut off after ${silence}`
-    if (silence !== undefined) this.#log('worker_cut_off', worker, silence)
+    const reason = failure === undefined ? `left (close code ${code})` : `was cut off after ${failure}`
+    if (failure !== undefined) this.#log('worker_cut_off', worker, failure)
     if (code === CLOSE.done || !worker.resumes) {
       this.#remove(worker, reason)
       return
     }
     worker.disconnect()
-    if (silence === undefined) this.#log('worker_disconnected', worker, `close code ${code}`)
+    if (failure === undefined) this.#log('worker_disconnected', worker, `close code ${code}`)
     this.#listener.onChanged(worker)
     const { graceMs } = this.#context.limits
     const cancel = this.#context.clock.after(graceMs, () =>
@@ -263,18 +263,28 @@ export class WorkerRegistry {
   }
 }
 
+/** How long a connection has had no traffic in each direction. */
+interface Idleness {
+  /** The time since the last sign of life of the worker. */
+  silentMs: number
+  /** The time for which the worker has not read a ping; 0: it has read all. */
+  stalledMs: number
+}
+
 /**
  * The heartbeat of a connection. It pings the socket, and terminates it after too long a silence, because a half-open
- * connection emits no event.
+ * connection emits no event, or if the worker sends but does not read: all frames to it stay in memory.
  */
 class WorkerHeartbeat {
   readonly #socket: RelaySocket
   readonly #context: WorkerContext
-  readonly #isTooLong: (silentMs: number) => boolean
+  readonly #isTooLong: (idleness: Idleness) => boolean
   #lastReceivedMs: number
+  /** The time of the ping that the socket has not written yet. */
+  #unsentPingMs: number | undefined
   #cancel: (() => void) | undefined
 
-  constructor(socket: RelaySocket, context: WorkerContext, isTooLong: (silentMs: number) => boolean) {
+  constructor(socket: RelaySocket, context: WorkerContext, isTooLong: (idleness: Idleness) => boolean) {
     this.#socket = socket
     this.#context = context
     this.#isTooLong = isTooLong
@@ -288,18 +298,29 @@ class WorkerHeartbeat {
   start(): void {
     const { clock, limits } = this.#context
     this.#cancel = clock.after(limits.heartbeatMs, () => {
-      if (this.#isTooLong(clock.nowMs() - this.#lastReceivedMs)) {
-        this.#socket.terminate()
-      } else {
-        this.#socket.ping()
-        this.start()
-      }
+      const nowMs = clock.nowMs()
+      const silentMs = nowMs - this.#lastReceivedMs
+      const stalledMs = nowMs - (this.#unsentPingMs ?? nowMs)
+      if (this.#isTooLong({ silentMs, stalledMs })) return this.#socket.terminate()
+      if (this.#unsentPingMs === undefined) this.#ping(nowMs)
+      this.start()
     })
   }
 
   stop(): void {
     this.#cancel?.()
   }
+
+  #ping(nowMs: number): void {
+    this.#unsentPingMs = nowMs
+    this.#socket.ping(undefined, undefined, () => {
+      this.#unsentPingMs = undefined
+    })
+  }
+}
+
+function toSeconds(ms: number): number {
+  return Math.round(ms / 1000)
 }
 
 function getByteSize(data: unknown): number {

@@ -169,6 +169,15 @@ t.test('a defect while a frame is handled ends the connection, and the link dial
   link.stop()
 })
 
+t.test('pongs that the proxy does not read cost bounded memory', async (t) => {
+  const { link, socket, enter } = setUp()
+  for (const state of PATHS.serving) await enter[state]()
+  // The socket never reports that it has written a pong.
+  for (let ping = 0; ping < 1_000; ping += 1) socket().receive({ type: 'ping' })
+  t.equal(socket().sent.filter(({ type }) => type === 'pong').length, 60)
+  link.stop()
+})
+
 t.test('a link drains while it is disconnected, too, and rejects new requests afterwards', async (t) => {
   const { link, clock, socket, enter } = setUp()
   for (const state of PATHS.serving) await enter[state]()

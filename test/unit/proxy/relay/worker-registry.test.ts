@@ -91,6 +91,37 @@ t.test(
   },
 )
 
+t.test('a worker that sends but does not read costs bounded memory, and is disconnected', async (t) => {
+  const { clock, dialV2, notices, logged } = setUp()
+  const socket = dialV2()
+  const count = () => socket.sent.filter(({ type }) => type === 'pong').length
+  const flood = (pings: number) => {
+    for (let ping = 0; ping < pings; ping += 1) socket.emitFrame({ type: 'ping' })
+  }
+  flood(100)
+  t.equal(count(), 100, 'a worker that reads receives every pong')
+  socket.stopReading()
+  flood(1_000)
+  t.equal(count(), 160)
+  socket.resumeReading()
+  flood(1)
+  t.equal(count(), 161)
+  socket.stopReading()
+  for (let elapsedMs = 0; elapsedMs < REQUEST_TIMEOUT_MS; elapsedMs += HEARTBEAT_MS) {
+    clock.advance(HEARTBEAT_MS)
+    flood(100)
+  }
+  t.equal(count(), 221)
+  t.equal(socket.pings, 1, 'a ping waits, so no other is sent')
+  t.strictSame(notices, ['joined w connected'])
+  clock.advance(HEARTBEAT_MS)
+  t.strictSame(notices, ['joined w connected', 'changed w disconnected'])
+  t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '20 s without reading' }])
+  const other = dialV2()
+  other.emitFrame({ type: 'ping' })
+  t.equal(other.sent.at(-1)?.type, 'pong', 'its next connection starts anew')
+})
+
 t.test('a silent worker of version 1 keeps its requests up to the time limit of each', async (t) => {
   const { clock, dial, notices, logged, start } = setUp()
   const socket = dial({})
