@@ -14,7 +14,7 @@ import type { MemberRegistry } from './proxy/engines/port/registry.ts'
 import type { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { rejectWorkers } from './proxy/relay/reject-workers.ts'
 import { RelayBackend } from './proxy/relay/relay-backend.ts'
-import type { RelaySocket } from './proxy/relay/relay-socket.ts'
+import type { ByteCounter, RelaySocket } from './proxy/relay/relay-socket.ts'
 
 interface BackendParts {
   metrics: ProxyMetrics
@@ -34,8 +34,9 @@ interface OpenBackend {
   /**
    * Accepts the socket of a worker; closes it in local mode.
    * @param greeted called when the worker's `hello` has been accepted
+   * @param connection the connection of the socket, which counts the bytes that it receives
    */
-  acceptWorker(socket: RelaySocket, greeted: () => void): void
+  acceptWorker(socket: RelaySocket, greeted: () => void, connection: ByteCounter): void
 }
 
 /**
@@ -90,11 +91,13 @@ async function openRelay(
     heartbeatMs: config.heartbeatIntervalMs,
     v1MaxConcurrency: config.maxConcurrency,
   })
-  const acceptWorker: OpenBackend['acceptWorker'] = (socket, greeted) =>
-    relay.accept(socket, () => {
+  const acceptWorker: OpenBackend['acceptWorker'] = (socket, greeted, connection) => {
+    const onGreeted = () => {
       metrics.countWorkerConnection()
       greeted()
-    })
+    }
+    relay.accept(socket, onGreeted, connection)
+  }
   return { backend: relay, registry: relay, engines: () => [], acceptWorker }
 }
 

@@ -94,6 +94,10 @@ export class ProxyConnection {
   #greetedAtMs: number | undefined
   #lastReceivedMs: number
   #silenceMs = HELLO_TIMEOUT_MS
+  /** The connection of the WebSocket, once it is open. */
+  #connection: { readonly bytesRead: number } | undefined
+  /** The bytes that the connection had received at the last sign of life. */
+  #bytesRead = 0
   #cancelWatch: (() => void) | undefined
   #trouble = ''
   #keyRejected = false
@@ -110,6 +114,10 @@ export class ProxyConnection {
       ...(options.ca && { ca: options.ca }),
       ...(options.address !== undefined && { lookup: createFixedLookup(options.address) }),
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
+    })
+    this.#socket.on('upgrade', ({ socket }) => {
+      this.#connection = socket
+      this.#bytesRead = socket.bytesRead
     })
     this.#socket.on('open', () => this.#guard(() => this.#socket.send(JSON.stringify(options.createHello()))))
     this.#socket.on('message', (data, isBinary) => {
@@ -183,6 +191,7 @@ export class ProxyConnection {
   #greeted(ack: WorkerHelloAckV2): void {
     this.#greetedAtMs = this.#options.clock.nowMs()
     this.#silenceMs = ack.heartbeat_ms * MISSED_HEARTBEATS
+    this.#bytesRead = this.#connection?.bytesRead ?? 0
     this.#watchSilence(this.#silenceMs)
     this.#options.onGreeted(ack)
   }
@@ -205,13 +214,18 @@ export class ProxyConnection {
 
   /**
    * Terminates the connection if the proxy is silent. The proxy pings at each heartbeat, so a connection without pings
-   * is dead even if the socket is open.
+   * is dead even if the socket is open. A part of a frame is a sign of life, too: pings wait until a large frame has
+   * arrived.
    */
   #watchSilence(delayMs: number): void {
     this.#cancelWatch?.()
     this.#cancelWatch = this.#options.clock.after(delayMs, () => {
+      const bytesRead = this.#connection?.bytesRead ?? 0
+      const isArriving = bytesRead > this.#bytesRead
+      this.#bytesRead = bytesRead
       const silentMs = this.#options.clock.nowMs() - this.#lastReceivedMs
       if (silentMs < this.#silenceMs) return this.#watchSilence(this.#silenceMs - silentMs)
+      if (isArriving) return this.#watchSilence(this.#silenceMs)
       this.#trouble = `the proxy was silent for ${silentMs} ms`
       this.#socket.terminate()
     })

@@ -26,7 +26,7 @@ export async function startRelayServer(
   const backend = new RelayBackend({ logger: silentLogger, ...options })
   const app = Fastify({ forceCloseConnections: true })
   await app.register(workerSocket, {
-    accept: (socket, greeted) => backend.accept(socket, greeted),
+    accept: (...accepted) => backend.accept(...accepted),
     maxFrameBytes: MAX_FRAME_BYTES,
   })
   await app.listen({ host, port })

@@ -4,9 +4,11 @@
 import { once } from 'node:events'
 import t, { type Test } from 'tap'
 import type { RelayBackend } from '../../src/proxy/relay/relay-backend.ts'
+import type { ByteCounter } from '../../src/proxy/relay/relay-socket.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { FakeClock } from '../helpers/fake-clock.ts'
+import { RawConnection } from '../helpers/raw-connection.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { chatRequest, getText, readEvents, relayServerFor } from '../helpers/relay-server.ts'
 import { completeResponse, ScriptedBackend } from '../helpers/scripted-backend.ts'
@@ -114,3 +116,42 @@ t.test(
     await t.rejects(events.next(), { code: 'agent_too_slow' })
   },
 )
+
+/** Returns a masked text frame of a client, with a mask of zeros. */
+function toTextFrame(text: string): Buffer {
+  const header = Buffer.alloc(14)
+  header.writeUInt16BE(0x81ff)
+  header.writeBigUInt64BE(BigInt(text.length), 2)
+  return Buffer.concat([header, Buffer.from(text)])
+}
+
+t.test('a worker whose frame arrives slowly stays connected, over a real connection', async (t) => {
+  const clock = new FakeClock()
+  const { backend, port } = await relayServerFor(t, { clock, heartbeatMs: 1_000 })
+  const connections: (ByteCounter | undefined)[] = []
+  const accept = backend.accept.bind(backend)
+  backend.accept = (...accepted) => {
+    connections.push(accepted[2])
+    accept(...accepted)
+  }
+  const worker = await RawConnection.open(`http://127.0.0.1:${port}`)
+  t.teardown(() => worker.socket.destroy())
+  const headers = 'Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13'
+  const key = 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=='
+  worker.send(`GET /ws/worker HTTP/1.1\r\nHost: x\r\n${headers}\r\n${key}\r\n\r\n`)
+  await worker.until('\r\n\r\n')
+  worker.send(toTextFrame('{"type":"worker_hello","worker_id":"w"}'))
+  await worker.until('worker_hello_ack')
+  const frame = toTextFrame('{"type":"ping"}')
+  const [connection] = connections
+  for (const byte of frame.subarray(0, 12)) {
+    const before = connection!.bytesRead
+    worker.send(Buffer.of(byte))
+    await until(() => connection!.bytesRead > before)
+    clock.advance(1_000)
+  }
+  worker.send(frame.subarray(12))
+  await worker.until('{"type":"pong"}')
+  clock.advance(4_000)
+  await worker.closed
+})

@@ -24,7 +24,7 @@ import {
 } from '../engines/port/expected-tokenizer.ts'
 import type { MemberRegistry, RegistryEntry } from '../engines/port/registry.ts'
 import type { ConnectedWorker, WorkerLimits } from './connected-worker.ts'
-import type { RelaySocket } from './relay-socket.ts'
+import type { ByteCounter, RelaySocket } from './relay-socket.ts'
 import { WorkerRegistry } from './worker-registry.ts'
 
 /** The options of a {@link RelayBackend}. */
@@ -107,9 +107,10 @@ export class RelayBackend implements Backend, MemberRegistry {
   /**
    * Accepts a socket that was opened at `/ws/worker`, and owns it from then on.
    * @param greeted called when the worker's hello is accepted
+   * @param connection the connection of the socket; absent: a frame is a sign of life only once it is complete
    */
-  accept(socket: RelaySocket, greeted?: () => void): void {
-    this.#registry.accept(socket, greeted)
+  accept(socket: RelaySocket, greeted?: () => void, connection?: ByteCounter): void {
+    this.#registry.accept(socket, greeted, connection)
   }
 
   generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {

@@ -18,3 +18,9 @@ export interface RelaySocket {
   on(event: 'pong', listener: () => void): unknown
   on(event: 'close', listener: (code: number, reason: { toString(): string }) => void): unknown
 }
+
+/** The connection of a socket, as far as the relay uses it; a socket of `node:net` implements it. */
+export interface ByteCounter {
+  /** The number of bytes received so far. */
+  readonly bytesRead: number
+}

@@ -13,7 +13,7 @@ import {
   type WorkerHelloV2,
 } from '../../protocol/worker/protocol.ts'
 import { ConnectedWorker, toWorkerIdentity, type WorkerContext } from './connected-worker.ts'
-import type { RelaySocket } from './relay-socket.ts'
+import type { ByteCounter, RelaySocket } from './relay-socket.ts'
 
 /** Callbacks for workers that join, change and leave. The requests of a worker that leaves fail after `onLeft`. */
 interface RegistryListener {
@@ -57,17 +57,12 @@ export class WorkerRegistry {
   /**
    * Accepts a socket that was opened at `/ws/worker`, and owns it from then on.
    * @param greeted called when the worker's hello is accepted
+   * @param connection the connection of the socket; absent: a frame is a sign of life only once it is complete
    */
-  accept(socket: RelaySocket, greeted: () => void = () => {}): void {
+  accept(socket: RelaySocket, greeted: () => void = () => {}, connection?: ByteCounter): void {
     this.#sockets.add(socket)
     let worker: ConnectedWorker | undefined
-    let failure: string | undefined
-    const heartbeat = new WorkerHeartbeat(socket, this.#context, ({ silentMs, stalledMs }) => {
-      if (worker === undefined) return false
-      if (silentMs >= worker.silenceLimitMs) failure = `${toSeconds(silentMs)} s of silence`
-      else if (stalledMs >= worker.stallLimitMs) failure = `${toSeconds(stalledMs)} s without reading`
-      return failure !== undefined
-    })
+    const heartbeat = new WorkerHeartbeat(socket, connection, this.#context)
     const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () =>
       this.#reject(socket, CLOSE.badHello, 'no worker_hello in time'),
     )
@@ -80,7 +75,7 @@ export class WorkerRegistry {
       cancelHello()
       worker = this.#welcome(socket, frame)
       if (!worker) return
-      heartbeat.start()
+      heartbeat.start(worker)
       greeted()
     }
     socket.on('message', (data, isBinary) => {
@@ -99,7 +94,7 @@ export class WorkerRegistry {
       cancelHello()
       heartbeat.stop()
       this.#sockets.delete(socket)
-      if (worker?.isOn(socket)) this.#handleClosed(worker, { code, failure })
+      if (worker?.isOn(socket)) this.#handleClosed(worker, { code, failure: heartbeat.failure })
     })
   }
 
@@ -263,52 +258,67 @@ export class WorkerRegistry {
   }
 }
 
-/** How long a connection has had no traffic in each direction. */
-interface Idleness {
-  /** The time since the last sign of life of the worker. */
-  silentMs: number
-  /** The time for which the worker has not read a ping; 0: it has read all. */
-  stalledMs: number
-}
-
 /**
  * The heartbeat of a connection. It pings the socket, and terminates it after too long a silence, because a half-open
  * connection emits no event, or if the worker sends but does not read: all frames to it stay in memory.
  */
 class WorkerHeartbeat {
   readonly #socket: RelaySocket
+  readonly #connection: ByteCounter | undefined
   readonly #context: WorkerContext
-  readonly #isTooLong: (idleness: Idleness) => boolean
   #lastReceivedMs: number
+  /** Whether a frame was received since the last heartbeat. */
+  #hasReceived = true
+  /** The bytes that the connection had received at the last sign of life. */
+  #bytesRead = 0
   /** The time of the ping that the socket has not written yet. */
   #unsentPingMs: number | undefined
+  #failure: string | undefined
   #cancel: (() => void) | undefined
 
-  constructor(socket: RelaySocket, context: WorkerContext, isTooLong: (idleness: Idleness) => boolean) {
+  constructor(socket: RelaySocket, connection: ByteCounter | undefined, context: WorkerContext) {
     this.#socket = socket
+    this.#connection = connection
     this.#context = context
-    this.#isTooLong = isTooLong
     this.#lastReceivedMs = context.clock.nowMs()
+  }
+
+  /** The reason why the heartbeat terminated the connection; undefined: it did not. */
+  get failure(): string | undefined {
+    return this.#failure
   }
 
   reportReceived(): void {
     this.#lastReceivedMs = this.#context.clock.nowMs()
+    this.#hasReceived = true
   }
 
-  start(): void {
+  start(worker: ConnectedWorker): void {
     const { clock, limits } = this.#context
     this.#cancel = clock.after(limits.heartbeatMs, () => {
       const nowMs = clock.nowMs()
-      const silentMs = nowMs - this.#lastReceivedMs
-      const stalledMs = nowMs - (this.#unsentPingMs ?? nowMs)
-      if (this.#isTooLong({ silentMs, stalledMs })) return this.#socket.terminate()
+      this.#failure = this.#findFailure(worker, nowMs)
+      if (this.#failure !== undefined) return this.#socket.terminate()
       if (this.#unsentPingMs === undefined) this.#ping(nowMs)
-      this.start()
+      this.start(worker)
     })
   }
 
   stop(): void {
     this.#cancel?.()
+  }
+
+  #findFailure({ silenceLimitMs, stallLimitMs }: ConnectedWorker, nowMs: number): string | undefined {
+    const bytesRead = this.#connection?.bytesRead ?? 0
+    // A part of a frame is a sign of life, too: a large frame may take longer than the limit.
+    const isArriving = nowMs - this.#lastReceivedMs >= silenceLimitMs && bytesRead > this.#bytesRead
+    if (isArriving) this.#lastReceivedMs = nowMs
+    if (isArriving || this.#hasReceived) this.#bytesRead = bytesRead
+    this.#hasReceived = false
+    const silentMs = nowMs - this.#lastReceivedMs
+    if (silentMs >= silenceLimitMs) return `${toSeconds(silentMs)} s of silence`
+    const stalledMs = nowMs - (this.#unsentPingMs ?? nowMs)
+    return stalledMs >= stallLimitMs ? `${toSeconds(stalledMs)} s without reading` : undefined
   }
 
   #ping(nowMs: number): void {

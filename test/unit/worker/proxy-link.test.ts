@@ -178,6 +178,25 @@ t.test('pongs that the proxy does not read cost bounded memory', async (t) => {
   link.stop()
 })
 
+t.test('a frame that is still arriving is a sign of life, until no more of it arrives', async (t) => {
+  const { link, socket, clock, enter } = setUp()
+  const connection = { bytesRead: 200 }
+  await enter.handshaking()
+  socket().emit('upgrade', { socket: connection })
+  socket().receive({ ...ACK, heartbeat_ms: 1_000 })
+  socket().emit('ping')
+  for (let second = 0; second < 20; second += 1) {
+    connection.bytesRead += 1_000_000
+    clock.advance(1_000)
+  }
+  await settle()
+  t.ok(link.isConnected)
+  clock.advance(6_000)
+  await settle()
+  t.notOk(link.isConnected)
+  link.stop()
+})
+
 t.test('a link drains while it is disconnected, too, and rejects new requests afterwards', async (t) => {
   const { link, clock, socket, enter } = setUp()
   for (const state of PATHS.serving) await enter[state]()

@@ -4,8 +4,12 @@ import websocket, { type WebSocket } from '@fastify/websocket'
 import type { FastifyPluginAsync } from 'fastify'
 
 export interface WorkerSocketOptions {
-  /** Accepts or closes the socket. @param greeted to be called when the worker's `hello` has been accepted */
-  accept(socket: WebSocket, greeted: () => void): void
+  /**
+   * Accepts or closes the socket.
+   * @param greeted to be called when the worker's `hello` has been accepted
+   * @param connection the TCP or TLS connection of the WebSocket
+   */
+  accept(socket: WebSocket, greeted: () => void, connection: Socket): void
   maxFrameBytes: number
   /** Called when a worker's `hello` has been accepted on this connection. */
   onGreeted?(connection: Socket): void
@@ -45,10 +49,11 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
   })
   app.get('/ws/worker', { websocket: true, schema: { hide: true } }, (socket, { raw }) => {
     const endLimits = limitHandshake(socket, raw.socket)
-    accept(socket, () => {
+    const onGreeted = () => {
       endLimits()
       greeted?.(raw.socket)
-    })
+    }
+    accept(socket, onGreeted, raw.socket)
   })
 }
 

@@ -36,9 +36,10 @@ function setUp() {
     { limits, clock, logger },
     { onJoined: addNotice('joined'), onChanged: addNotice('changed'), onLeft: addNotice('left') },
   )
+  const connection = { bytesRead: 100 }
   const dial = (hello?: object) => {
     const socket = new FakeRelaySocket()
-    registry.accept(socket)
+    registry.accept(socket, () => {}, connection)
     if (hello) socket.emitFrame({ type: 'worker_hello', worker_id: 'w', ...hello })
     return socket
   }
@@ -60,7 +61,7 @@ function setUp() {
     first.catch(() => {})
     return first
   }
-  return { clock, notices, logged, registry, dial, dialV2, start, defects }
+  return { clock, notices, logged, registry, connection, dial, dialV2, start, defects }
 }
 
 t.test('a socket that is silent for ten seconds is closed, and its later frames are ignored', async (t) => {
@@ -90,6 +91,23 @@ t.test(
     t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
   },
 )
+
+t.test('a frame that is still arriving is a sign of life, until no more of it arrives', async (t) => {
+  const { clock, dialV2, notices, connection, logged } = setUp()
+  const socket = dialV2()
+  // A pong arrives in full; it counts as a frame, not as a part of one.
+  clock.advance(HEARTBEAT_MS)
+  connection.bytesRead += 6
+  socket.emit('pong')
+  for (let second = 0; second < 20; second += 1) {
+    clock.advance(HEARTBEAT_MS)
+    connection.bytesRead += 1_000_000
+  }
+  t.strictSame(notices, ['joined w connected'])
+  clock.advance(6 * HEARTBEAT_MS)
+  t.strictSame(notices, ['joined w connected', 'changed w disconnected'])
+  t.match(logged('worker_cut_off'), [{ reason: '3 s of silence' }])
+})
 
 t.test('a worker that sends but does not read costs bounded memory, and is disconnected', async (t) => {
   const { clock, dialV2, notices, logged } = setUp()
