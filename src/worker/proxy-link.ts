@@ -27,6 +27,7 @@ import {
   createFailureFrame,
   createPromptForgottenFrame,
   createResponseFrame,
+  createShortFailureFrame,
 } from '../protocol/worker/response-frames.ts'
 import type { Dispatcher, Lease } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend } from '../proxy/engines/port/backend.ts'
@@ -340,8 +341,15 @@ export class ProxyLink {
     return this.#memory.getPrompt(frame.prompt_base)
   }
 
+  /** Sends the error as the last frame; without the engine's body if it exceeds the frame limit. */
   #fail(state: WorkerRequestState, error: ProxyError): void {
-    this.#send(state.end(createFailureFrame(state.requestId, error)))
+    let text: string
+    try {
+      text = state.end(createFailureFrame(state.requestId, error))
+    } catch {
+      text = state.end(createShortFailureFrame(state.requestId, error))
+    }
+    this.#send(text)
   }
 
   #endSession(sessionId: string): void {

@@ -39,10 +39,11 @@ export class ResendBuffer {
     return text
   }
 
-  /** Numbers the last frame, as {@link add} does. */
+  /** Numbers the last frame, as {@link add} does. After an error, the response has not ended. */
   end(write: (seq: number) => string): string {
+    const text = this.add(write)
     this.#hasEnded = true
-    return this.add(write)
+    return text
   }
 
   /**

@@ -394,6 +394,8 @@ t.test(
     const frames = new ResendBuffer()
     t.equal(frames.add(String), '1')
     t.throws(() => frames.add(() => `"${tooMuch}"`), { code: 'engine_failed' })
+    t.throws(() => frames.end(() => `"${tooMuch}"`), { code: 'engine_failed' })
+    t.notOk(frames.hasEnded)
     t.equal(frames.end(String), '2', 'the frame that reports it follows the last that was sent')
   },
 )

@@ -62,6 +62,18 @@ export function createFailureFrame(requestId: string, error: ProxyError): (seq: 
   return createFailedFrame(requestId, errorToWire(error))
 }
 
+/** The length of a message in {@link createShortFailureFrame}: enough for any text that people read. */
+const SHORT_MESSAGE_LENGTH = 2_000
+
+/** Creates the last frame of a failed request whose complete error exceeds the frame limit. */
+export function createShortFailureFrame(requestId: string, error: ProxyError): (seq: number) => string {
+  const message = error.message.slice(0, SHORT_MESSAGE_LENGTH)
+  return createFailedFrame(requestId, {
+    ...errorToWire(error),
+    ...{ message, param: undefined, engine_body: undefined },
+  })
+}
+
 /** Creates the frame that requests the complete prompt from the proxy. */
 export function createPromptForgottenFrame(requestId: string): (seq: number) => string {
   const message = 'the worker no longer has the prompt that this one extends'

@@ -1,15 +1,18 @@
 import { EventEmitter } from 'node:events'
 import t from 'tap'
 import type WebSocket from 'ws'
+import { ProxyError } from '../../../src/base/errors.ts'
 import { withContext } from '../../../src/base/logger.ts'
 import { assertTransition } from '../../../src/base/transitions.ts'
+import { MAX_FRAME_BYTES } from '../../../src/protocol/worker/protocol.ts'
 import { Dispatcher } from '../../../src/proxy/engines/dispatch/dispatcher.ts'
 import { PROXY_LINK_TRANSITIONS, ProxyLink } from '../../../src/worker/proxy-link.ts'
 import { WorkerCache } from '../../../src/worker/worker-cache.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
 import { listTransitions } from '../../helpers/list-transitions.ts'
 import { createListingLogger } from '../../helpers/listing-logger.ts'
-import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
+import { type Script, ScriptedBackend, untilAborted } from '../../helpers/scripted-backend.ts'
+import { until } from '../../helpers/until.ts'
 
 const { allowed, forbidden } = listTransitions(PROXY_LINK_TRANSITIONS)
 type State = keyof typeof PROXY_LINK_TRANSITIONS
@@ -48,8 +51,13 @@ class FakeSocket extends EventEmitter {
 
 const settle = () => new Promise((resolve) => setImmediate(resolve))
 
-/** Starts a link whose engine never responds; `enter` has the actions that lead to each state. */
-function setUp() {
+const awaitAbort: Script = async function* (_request, signal) {
+  await untilAborted(signal)
+  yield []
+}
+
+/** Starts a link whose engine never responds by default; `enter` has the actions that lead to each state. */
+function setUp(script = awaitAbort) {
   const { logger, lines } = createListingLogger()
   const clock = new FakeClock()
   const sockets: FakeSocket[] = []
@@ -62,10 +70,7 @@ function setUp() {
   const link = new ProxyLink({
     ...{ url: 'ws://proxy/ws/worker', address: undefined, ca: undefined, apiKeys: [], workerId: 'w' },
     ...{ epoch: 1, maxConcurrency: 4, slots, clock, memory: new WorkerCache(() => 0), random: () => 0.5 },
-    backend: new ScriptedBackend(async function* (_request, signal) {
-      await new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
-      yield []
-    }),
+    backend: new ScriptedBackend(script),
     logger: withContext(logger, { worker_id: 'w', proxy: 'http://proxy', address: undefined }),
     dial: () => {
       const socket = new FakeSocket()
@@ -167,6 +172,42 @@ t.test('a defect while a frame is handled ends the connection, and the link dial
   await enter.serving()
   t.ok(link.isConnected)
   link.stop()
+})
+
+t.test('a request whose last frame exceeds the limit ends with a short error', async (t) => {
+  const text = 'x'.repeat(MAX_FRAME_BYTES)
+  const rejection = new ProxyError('engine_rejected', text, {
+    ...{ status: 422, retryAfterS: 2, param: text, logMessage: 'rejected', engineBody: { message: text } },
+  })
+  const scripts: [Script, object][] = [
+    [
+      async function* () {
+        yield []
+        throw rejection
+      },
+      {
+        ...{ code: 'engine_rejected', status: 422, retry_after_s: 2, log_message: 'rejected' },
+        message: 'x'.repeat(2_000),
+      },
+    ],
+    [
+      async function* () {
+        yield [{ type: 'end', finishReason: 'stop', stopReason: text }]
+      },
+      { code: 'engine_failed', message: 'one batch of the engine exceeds the frame limit' },
+    ],
+  ]
+  for (const [script, error] of scripts) {
+    const { link, socket, enter } = setUp(script)
+    for (const state of PATHS.serving) await enter[state]()
+    socket().receive(REQUEST)
+    const response = await until(() => socket().sent.find(({ type }) => type === 'completion_response'))
+    t.match(response, { request_id: 'r1', seq: 1, finish_reason: null, error })
+    t.notMatch(response, { error: { engine_body: {} } })
+    socket().receive({ type: 'completion_ack', request_id: 'r1', seq: 1 })
+    t.equal(await link.drain(), true)
+    link.stop()
+  }
 })
 
 t.test('pongs that the proxy does not read cost bounded memory', async (t) => {
