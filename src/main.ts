@@ -375,8 +375,9 @@ export function startWorker(config: WorkerConfig, { logger, platform = {} }: Sta
   const { maxConcurrency, proxyUrls, workerKeys: apiKeys } = config
   const workerId = config.workerId ?? `${hostname()}-${process.pid}`
   if (namesNoEngine(config)) logEvent(logger, 'configuration_note', { note: getFallbackNote() })
+  const clients = openEngines({ ...config, connect: platform.connect })
   const backend = createLocalBackend({
-    clients: openEngines({ ...config, connect: platform.connect }),
+    clients,
     maxConcurrencyPerEngine: maxConcurrency,
     reportsTextIds: true,
     measuresLogprobs: true,
@@ -388,7 +389,7 @@ export function startWorker(config: WorkerConfig, { logger, platform = {} }: Sta
     apiKeys,
     ...readTrustedAuthorities(config.tlsCa),
     backend,
-    maxConcurrency,
+    maxConcurrency: maxConcurrency * clients.length,
     logger,
     dial: platform.dial,
     resolve: platform.resolve,

@@ -31,7 +31,7 @@ interface InferenceWorkerClientOptions {
   workerId: string
   /** Serves the requests. The caller closes it after {@link InferenceWorkerClient.stop}. */
   backend: Backend
-  /** The maximum number of concurrent requests of all proxies together. */
+  /** The maximum number of concurrent requests of all proxies and at all engines together. */
   maxConcurrency: number
   logger: Logger
   /**

@@ -8,7 +8,7 @@ import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { startWorkerClient } from '../helpers/relay-rig.ts'
+import { joinWorker, startWorkerClient } from '../helpers/relay-rig.ts'
 import {
   chatRequest,
   getText,
@@ -16,6 +16,7 @@ import {
   relayServerFor,
   startRelayServer,
 } from '../helpers/relay-server.ts'
+import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -38,6 +39,33 @@ t.test('a worker that is stopped finishes its requests, accepts no new ones, and
   t.same(await stopped, { drained: true })
   await until(() => backend.list().length === 0)
   t.notOk(worker.isConnected)
+})
+
+t.test('a worker serves its maximum number of requests at each of its engines', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const held = [0, 0]
+  const engineUrls = []
+  for (const index of held.keys()) {
+    const engine = await startScriptedServer(({ method, path, text }, response) => {
+      if (path === '/v1/models') return sendJson(response, { data: [{ id: 'm', owned_by: 'vllm' }] })
+      if (method === 'GET') return sendJson(response, {})
+      if (text.includes('hold me')) held[index]! += 1
+      else sendJson(response, { error: { message: 'not this' } }, 400)
+    })
+    t.teardown(() => engine.close())
+    engineUrls.push(engine.url)
+  }
+  joinWorker(t, { proxyUrls: [url], engineUrls, workerId: 'w', maxConcurrency: 2 })
+  await until(() => backend.list().some(({ healthy, models }) => healthy && models.length > 0))
+  t.match(backend.list(), [{ maxConcurrency: 4 }])
+  const controller = new AbortController()
+  const requests = Array.from({ length: 5 }, () =>
+    readEvents(backend, chatRequest('hold me', { model: 'm' }), controller.signal),
+  )
+  await until(() => held.every((count) => count === 2))
+  t.equal(backend.getStatus().queued, 1)
+  controller.abort()
+  await Promise.allSettled(requests)
 })
 
 t.test('a worker drops its requests at the timeout', async (t) => {
