@@ -92,6 +92,19 @@ t.test(
   },
 )
 
+t.test('a worker that rejects a frame of the proxy keeps its requests for the grace period', async (t) => {
+  const { clock, dialV2, notices } = setUp()
+  dialV2().emit('close', 4003, 'bad frame')
+  clock.advance(GRACE_MS - 1)
+  t.strictSame(notices, ['joined w connected', 'changed w disconnected'])
+  dialV2()
+  t.equal(notices.at(-1), 'changed w connected')
+  const socket = dialV2()
+  socket.emit('message', Buffer.from('null'), false)
+  t.equal(socket.closedWith, 4003)
+  t.equal(notices.at(-1), 'left w disconnected', 'a worker that the proxy rejects leaves at once')
+})
+
 t.test('a frame that is still arriving is a sign of life, until no more of it arrives', async (t) => {
   const { clock, dialV2, notices, connection, logged } = setUp()
   const socket = dialV2()
