@@ -39,11 +39,11 @@ export function parseValue(
     case 'directory':
       return text === '' ? undefined : text
     case 'url':
-      return hasScheme(text, /^https?:$/) ? text : undefined
+      return isUrl(text, /^https?:$/) ? text : undefined
     case 'socketUrl':
-      return hasScheme(text, /^(http|ws)s?:$/) ? text : undefined
+      return isUrl(text, /^(http|ws)s?:$/) ? text : undefined
     case 'dialUrl':
-      return hasScheme(text, /^(dns\+)?(http|ws)s?:$/) ? text : undefined
+      return isUrl(text.replace(/^dns\+/i, ''), /^(http|ws)s?:$/) ? text : undefined
     case 'basePath':
       return parseBasePath(text)
     case 'network':
@@ -70,11 +70,11 @@ export function describeExpectation(option: OptionSpec): string {
     case 'directory':
       return 'a path'
     case 'url':
-      return 'an http or https URL, such as http://127.0.0.1:8000'
+      return 'an http or https URL without a fragment, such as http://127.0.0.1:8000'
     case 'socketUrl':
-      return 'an http, https, ws or wss URL, such as http://127.0.0.1:8080'
+      return 'an http, https, ws or wss URL without a fragment, such as http://127.0.0.1:8080'
     case 'dialUrl':
-      return 'an http, https, ws or wss URL, such as http://127.0.0.1:8080, or one with dns+ before it'
+      return 'an http, https, ws or wss URL without a fragment, such as http://127.0.0.1:8080, or one with dns+ before it'
     case 'basePath':
       return 'a path such as /llm'
     case 'network':
@@ -193,7 +193,11 @@ function isKey(text: string): boolean {
   return text.length >= MIN_KEY_LENGTH && /^[!-+\--~]+$/.test(text)
 }
 
-function hasScheme(text: string, scheme: RegExp): boolean {
+/**
+ * Returns whether the text is an absolute URL with this scheme. It has no fragment, which WebSockets reject (RFC 6455,
+ * section 3), and after which no path can follow.
+ */
+function isUrl(text: string, scheme: RegExp): boolean {
   const url = URL.parse(text)
-  return url !== null && scheme.test(url.protocol)
+  return url !== null && scheme.test(url.protocol) && !text.includes('#')
 }

@@ -136,6 +136,16 @@ t.test('the address that a worker dials may be a name of several hosts', async (
   )
 })
 
+t.test('a URL that could not be dialed is rejected: with a fragment, or without a host', async (t) => {
+  for (const type of ['url', 'socketUrl', 'dialUrl'] as const) {
+    const url = option({ type })
+    for (const text of ['http://node-1:8080/#x', 'https://node-1/base#', 'http://'])
+      t.equal(parseValue(url, text), undefined, `${type} ${text}`)
+  }
+  for (const text of ['dns+http://nodes#x', 'dns+ws://', 'DNS+http://#'])
+    t.equal(parseValue(option({ type: 'dialUrl' }), text), undefined, text)
+})
+
 t.test('any integer with any unit is parsed exactly', async (t) => {
   const units = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 }
   const property = fc.property(
