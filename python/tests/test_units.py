@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import math
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +233,41 @@ def test_token_ids_are_packed_as_in_the_protocol() -> None:
 def test_a_text_that_is_not_a_frame_is_rejected(text: str) -> None:
     with pytest.raises(frames.BadFrameError):
         frames.parse_frame(text)
+
+
+@pytest.mark.parametrize("levels", [99, 100, 101, 199, 200, 1000, 5000])
+def test_a_frame_of_any_nesting_is_parsed(levels: int) -> None:
+    inner = r'["]}\"", [-0.5, 1e2, true, null, {}], "\ud83d\ude42"]'
+    lists, objects = "[" * levels, '{"a":' * levels
+    text = f'{{"type": "t", "x": [{lists}{inner}, 1{"]" * levels}, {{}}, {objects}{inner}{"}" * levels}, 2]}}'
+    first, second, third, fourth = frames.parse_frame(text)["x"]
+    assert (second, fourth) == ({}, 2)
+    for _ in range(levels - 1):
+        [first] = first
+        third = third["a"]
+    assert first == [json.loads(inner), 1]
+    assert third == {"a": json.loads(inner)}
+
+
+@pytest.mark.parametrize("inner", ["]", "}", "[", "1 2", "NaN", "-Infinity", '"', "1]", "[NaN,", ""])
+def test_a_deep_text_that_is_not_a_frame_is_rejected(inner: str) -> None:
+    text = f'{{"type": "t", "x": {"[0," * 2000}{inner}{"]" * 2000}}}'
+    with pytest.raises(frames.BadFrameError):
+        frames.parse_frame(text)
+
+
+def test_a_frame_is_parsed_under_a_deep_stack() -> None:
+    text = f'{{"type": "t", "x": {"[" * 1000}{"]" * 1000}}}'
+
+    def parse(frames_below: int) -> frames.Frame:
+        return frames.parse_frame(text) if frames_below == 0 else parse(frames_below - 1)
+
+    assert parse(sys.getrecursionlimit() - len(inspect.stack()) - 150)["type"] == "t"
+
+
+def test_an_integer_of_any_length_is_parsed() -> None:
+    frame = frames.parse_frame(f'{{"type": "t", "x": [{"9" * 5000}, 9007199254740993]}}')
+    assert frame["x"] == [math.inf, 9007199254740993]
 
 
 def test_a_proxy_of_version_1_is_rejected() -> None:

@@ -394,6 +394,48 @@ async def test_a_worker_outlives_a_proxy_that_restarts(tmp_path: Path, http: aio
         assert await worker.stop(grace_s=5)
 
 
+@pytest.mark.parametrize("value", ["{levels}", "9" * 5000])
+async def test_a_request_beyond_the_limits_of_pythons_json_is_served(
+    relay_proxy: Proxy, http: aiohttp.ClientSession, value: str
+) -> None:
+    # The deepest body that the proxy admits: its limit is 1,000 levels, of which this text adds all but two.
+    deep = value.format(levels='{"a":' * 998 + "1" + "}" * 998)
+    body = {"model": "any", "messages": QUESTION, "vllm_xargs": {"value": "VALUE"}}
+    session_id = f"beyond-{len(value)}"
+    async with running_worker(relay_proxy.url, RolloutServers()) as worker:
+        async with http.post(
+            f"{relay_proxy.url}/{session_id}/v1/chat/completions",
+            data=json.dumps(body).replace('"VALUE"', deep),
+            headers={"content-type": "application/json"},
+        ) as response:
+            assert response.status == 200, await response.text()
+        assert (await relay_proxy.chat(http, session_id, QUESTION))[0] == 200
+        assert await worker.wait_connected(0.1)
+
+
+async def test_a_worker_reconnects_after_an_unexpected_exception(
+    relay_proxy: Proxy, http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = ["of the engine"]
+
+    class FailingEngine(VerlEngine):
+        @property
+        def weight_version(self) -> str | None:
+            if failures:
+                raise RuntimeError(failures.pop())
+            return super().weight_version
+
+    engine = FailingEngine(RolloutServers().client(), LIMITS, Tokenizer())
+    worker = InferenceWorkerClient([relay_proxy.url], engine, worker_id="failing", draw=lambda: 0.01)
+    worker.start()
+    assert await worker.wait_connected(10)
+    assert (await relay_proxy.chat(http, "after-an-exception", QUESTION))[0] == 200
+    assert await worker.stop(grace_s=5)
+    [logged] = [record.getMessage() for record in caplog.records if "ends" in record.getMessage()]
+    assert "RuntimeError" in logged
+    assert "of the engine" not in logged
+
+
 async def test_a_response_that_takes_longer_than_the_relay_timeout_arrives(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from .errors import ProxyApiError
+from .nested_json import parse_json
 from .steps import Pause, Request, Response, Steps
 
 logger = logging.getLogger("llm_proxy")
@@ -66,7 +67,7 @@ class Api:
         began, delay = time.monotonic(), _RETRY_BASE_S
         while True:
             try:
-                return _parse_json(request.url, (yield request), lines)
+                return _parse_response(request.url, (yield request), lines)
             except ProxyApiError as error:
                 failure = error
             except httpx.HTTPError as error:
@@ -119,15 +120,15 @@ def build_row_query(options: Mapping[str, Any]) -> dict[str, Any]:
     return query
 
 
-def _parse_json(url: str, response: Response, lines: bool) -> Any:
+def _parse_response(url: str, response: Response, lines: bool) -> Any:
     """Returns the JSON of a response.
 
     :raises ProxyApiError: if the proxy rejected the request, or if the response is not from a proxy
     """
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
         if lines and response.status < 300:
-            return [json.loads(line) for line in response.text.split("\n") if line]
-        body = json.loads(response.text)
+            return [parse_json(line) for line in response.text.split("\n") if line]
+        body = parse_json(response.text)
         if response.status < 300:
             return body
         raise ProxyApiError(

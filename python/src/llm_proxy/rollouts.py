@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 import time
@@ -15,6 +14,7 @@ import httpx
 
 from .api import UNAVAILABLE_STATUSES, Api, quote_id
 from .errors import ProxyApiError
+from .nested_json import parse_json
 from .steps import Pause, Response, Steps
 
 logger = logging.getLogger("llm_proxy")
@@ -136,7 +136,7 @@ def _parse_result(url: str, response: Response) -> dict[str, Any]:
     """
     status = response.status
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-        body: dict[str, Any] = json.loads(response.text)
+        body: dict[str, Any] = parse_json(response.text)
         if status < 300 and body["status"] == "done":
             return body
         error = body if status >= 300 else body["error"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
 
 from . import frames
+
+logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 2.0
 _ENDED = frozenset({aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED})
@@ -62,6 +66,9 @@ class ProxyConnection:
             socket = await asyncio.wait_for(self._dial(http, url, headers), frames.HELLO_TIMEOUT_S)
             try:
                 reason = await self._exchange_frames(socket)
+            except Exception:
+                await socket.close(code=frames.CLOSE_INTERNAL_ERROR)
+                raise
             finally:
                 # Waits for the close frame of the proxy, so that the proxy has processed the disconnection on return.
                 await socket.close(code=frames.CLOSE_DONE)
@@ -73,6 +80,11 @@ class ProxyConnection:
             reason = f"HTTP {error.status} instead of a WebSocket"
         except (aiohttp.ClientError, OSError) as error:
             reason = str(error) or type(error).__name__
+        except Exception as error:  # a defect must end this connection, not the worker
+            reason = f"the worker failed: {type(error).__name__}"
+            # The message of the exception is omitted, because it may quote the prompt.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            logger.error("the connection to %s ends: %s\n%s", url, reason, where)  # noqa: TRY400
         duration_s = 0.0 if self._acked_at is None else time.monotonic() - self._acked_at
         return ConnectionEnd(duration_s, code, reason, key_rejected)
 

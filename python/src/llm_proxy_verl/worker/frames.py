@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_proxy.nested_json import parse_json
+
 from ..errors import CallError
 
 PROTOCOL_VERSION = 2
@@ -25,6 +27,8 @@ HELLO_TIMEOUT_S = 10.0
 MISSED_HEARTBEATS = 3
 
 CLOSE_DONE = 1000
+#: The code of RFC 6455 for an unexpected condition: the proxy keeps the worker's requests until it reconnects.
+CLOSE_INTERNAL_ERROR = 1011
 CLOSE_PROTOCOL_ERROR = 4003
 
 Frame = dict[str, Any]
@@ -98,9 +102,11 @@ def parse_frame(text: str) -> Frame:
     :raises BadFrameError: if the text is not a frame
     """
     try:
-        frame = json.loads(text)
+        frame = parse_json(text)
     except ValueError:
         raise BadFrameError("not JSON") from None
+    except RecursionError:
+        raise BadFrameError("nested too deeply") from None
     if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
         raise BadFrameError("without a type")
     return frame
