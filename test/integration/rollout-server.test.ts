@@ -296,6 +296,17 @@ t.test('a request requires a key, and an invalid rollout is rejected and starts 
       { status: 400, body: { code: 'invalid_request' } },
     )
   }
+  for (const levels of [999, 20_000]) {
+    const body = `{"sample":{"name":"a"},"agent_kwargs":{"x":${'['.repeat(levels)}${']'.repeat(levels)}}}`
+    const type = { 'content-type': 'application/json' }
+    const rejected = await fetch(`${rig.url}/rollouts`, {
+      method: 'POST',
+      headers: { ...headers, ...type },
+      body,
+    })
+    t.equal(rejected.status, 400)
+    t.match(await rejected.json(), { detail: /nested too deeply: 1000 levels/ })
+  }
   const plain = await post(rig, { sample }, { headers: { ...headers, 'content-type': 'text/plain' } })
   t.equal(plain.status, 415, 'which a page of another site could send')
   t.equal(rig.runs, 0)

@@ -2,6 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../base/errors.ts'
+import { isNestedTooDeeply, MAX_NESTING } from '../../protocol/json/json-weight.ts'
 import { omitUndefined, type RolloutSettings } from '../remote-agent-loop.ts'
 
 const fields = Type.Record(Type.String(), Type.Unknown())
@@ -39,8 +40,13 @@ const Request = Type.Object({ sample: fields, ...Settings.properties }, { additi
 
 export type RolloutRequest = Static<typeof Request>
 
-/** Validates a body. @throws ProxyError `invalid_request` that names the field */
+/** Validates a body. @throws ProxyError `invalid_request` that names the field, or the limit of nesting */
 export function parseRequest(body: unknown): RolloutRequest {
+  // Deeper values cannot be compared with those of a repeated request, serialized for the runner or stored.
+  if (isNestedTooDeeply(body)) {
+    const message = `the body is nested too deeply: ${MAX_NESTING} levels are the limit`
+    throw new ProxyError('invalid_request', message)
+  }
   if (Value.Check(Request, body)) return body
   const [first] = Value.Errors(Request, body)
   const where = first?.instancePath.slice(1).replaceAll('/', '.') || 'the body'

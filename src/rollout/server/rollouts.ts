@@ -61,6 +61,11 @@ interface RolloutEntry {
   outcome: Pick<RolloutSummary, 'session_id' | 'reward' | 'tries' | 'error'>
 }
 
+/** The response to a rollout request, without the rollout's id and status. */
+type RolloutResponse =
+  | (RolloutResult & { error: null })
+  | { rows: []; error: { code: string; detail: string } }
+
 const NO_OUTCOME = { session_id: null, reward: null, tries: null, error: null }
 
 export class Rollouts {
@@ -187,22 +192,40 @@ export class Rollouts {
     return entry
   }
 
+  /** Runs a rollout. Never rejects: an error is the response. */
   async #run(entry: RolloutEntry): Promise<string> {
-    const { request, cancellation } = entry
-    const response = await this.#toResponse(entry)
+    const response = this.#serialize(entry, await this.#toResponse(entry))
     clearTimeout(entry.graceTimer)
-    entry.status = cancellation.signal.aborted ? 'cancelled' : response.error === null ? 'done' : 'failed'
     entry.endedAt = Date.now() / 1000
     this.#unfinished.delete(entry)
     this.ended[entry.status as keyof typeof this.ended] += 1
-    const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...response })
     // A failed or cancelled rollout is started again when it is requested again.
-    if (entry.status === 'done') this.#storeResult(entry, text.length + JSON.stringify(request).length)
+    if (entry.status === 'done') this.#storeResult(entry, response.chars)
     else this.#removeEntry(entry)
-    return text
+    return response.text
   }
 
-  async #toResponse(entry: RolloutEntry) {
+  /**
+   * Sets the final status, and serializes the response.
+   * @returns the response, and the size of response and request in characters of JSON
+   */
+  #serialize(entry: RolloutEntry, response: RolloutResponse): { text: string; chars: number } {
+    const { request, cancellation } = entry
+    const toText = (final: RolloutResponse) => {
+      entry.status = cancellation.signal.aborted ? 'cancelled' : final.error === null ? 'done' : 'failed'
+      return JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...final })
+    }
+    try {
+      const text = toText(response)
+      return { text, chars: text.length + JSON.stringify(request).length }
+    } catch (cause) {
+      // The result may exceed the maximum length of a string, or be nested too deeply for the stack.
+      const message = `The result of the rollout cannot be serialized: ${(cause as Error).message}`
+      return { text: toText(toFailure(new ProxyError('internal', message, { cause }))), chars: 0 }
+    }
+  }
+
+  async #toResponse(entry: RolloutEntry): Promise<RolloutResponse> {
     const { request, cancellation } = entry
     try {
       const leave = await this.#gate.enter(cancellation.signal)
@@ -220,8 +243,7 @@ export class Rollouts {
         leave()
       }
     } catch (thrown) {
-      const { code, message } = toProxyError(thrown)
-      return { rows: [], error: { code, detail: message } }
+      return toFailure(thrown)
     }
   }
 
@@ -260,6 +282,11 @@ export class Rollouts {
 
 function createCancelledError(reason: string): ProxyError {
   return new ProxyError('rollout_cancelled', `The rollout was cancelled: ${reason}`)
+}
+
+function toFailure(thrown: unknown): RolloutResponse {
+  const { code, message } = toProxyError(thrown)
+  return { rows: [], error: { code, detail: message } }
 }
 
 function toSummary({ request, status, createdAt, endedAt, outcome }: RolloutEntry): RolloutSummary {

@@ -1,5 +1,6 @@
 import t from 'tap'
 import type { RolloutResult } from '../../../../src/rollout/agent-loop-output.ts'
+import type { RolloutRequest } from '../../../../src/rollout/server/request.ts'
 import { Rollouts } from '../../../../src/rollout/server/rollouts.ts'
 import { until } from '../../../helpers/until.ts'
 
@@ -78,4 +79,25 @@ t.test('stopping the rollouts waits for the agent of a replaced one', async (t) 
   t.equal(hasStopped, false)
   letStop()
   await Promise.all([stopping, deleted])
+})
+
+t.test('a rollout whose result or request cannot be serialized fails', async (t) => {
+  let deep: unknown = 1
+  for (let level = 0; level < 20_000; level += 1) deep = [deep]
+  const result = {
+    rows: [{ metrics: { tries: 1 }, extra_fields: { session_id: 's', error: null } }],
+    reward: 1,
+    left_out_turns: 0,
+  }
+  const run = async ({ sample }: RolloutRequest) => ({ ...result, ...sample }) as unknown as RolloutResult
+  const rollouts = new Rollouts({ concurrency: 2, graceMs: 60_000, run })
+  for (const request of [{ sample: { reward: 1n } }, { sample: {}, agent_kwargs: { deep } }]) {
+    const { response } = rollouts.requestRollout(request, CONNECTED)
+    const detail = /^The result of the rollout cannot be serialized: /
+    const { rows, ...failure } = JSON.parse(await response)
+    t.match(failure, { status: 'failed', error: { code: 'internal', detail } })
+    t.strictSame(rows, [])
+  }
+  t.strictSame(rollouts.ended, { done: 0, failed: 2, cancelled: 0 })
+  t.strictSame([rollouts.list(), rollouts.running], [[], 0])
 })
