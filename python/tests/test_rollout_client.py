@@ -21,7 +21,7 @@ from helpers.proxy import Proxy, start_proxy
 from helpers.rollout_servers import RolloutServers
 from helpers.waiting import eventually
 from helpers.web_server import serve
-from llm_proxy import AsyncClient, ProxyApiError, rollouts
+from llm_proxy import AsyncClient, ProxyApiError, api, rollouts
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -131,6 +131,65 @@ async def test_the_client_waits_longer_for_a_server_that_responded_before() -> N
         for _ in range(2):
             assert await client.rollout({"rollout_id": "a", "sample": {}}) == DONE
     assert len(received) == 22, "longer than for a server that never responded"
+
+
+async def cut_late(request: web.Request) -> web.StreamResponse:
+    """Sends keep-alives for longer than a server that never responded is retried, and closes the connection."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(15):
+        await response.write(b" ")
+        await asyncio.sleep(0.1)
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+@pytest.mark.usefixtures("short_timeouts")
+async def test_a_rollout_is_retried_if_its_connection_breaks_after_the_limit_of_retries() -> None:
+    async with serve_handlers(cut_late, done) as (url, received):
+        assert await run_rollout(url) == DONE
+    assert len(received) == 2
+
+
+@pytest.mark.usefixtures("short_timeouts")
+async def test_a_rollout_is_retried_at_its_server_of_several_if_its_connection_breaks_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rollouts.random, "sample", lambda apis, _: list(apis))
+    async with serve_handlers(cut_late, done) as (url, received), serve_handlers() as (other, _):
+        assert await run_rollout(url, other) == DONE
+    assert len(received) == 2
+
+
+@pytest.mark.usefixtures("short_timeouts")
+async def test_the_client_waits_longer_for_a_server_that_accepted_the_rollout() -> None:
+    async with serve_handlers(cut, *([reject_with(503)] * 20), done) as (url, received):
+        assert await run_rollout(url) == DONE
+    assert len(received) == 22, "longer than for a server that never responded"
+
+
+async def test_a_long_poll_that_fails_late_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_RETRY_BASE_S", 0.001)
+    monkeypatch.setattr(api, "_RETRY_LIMIT_S", 0.2)
+    polls = 0
+
+    async def poll(request: web.Request) -> web.StreamResponse:
+        nonlocal polls
+        polls += 1
+        if polls > 1:
+            return web.json_response({"timed_out": False, "status": "completed"})
+        await asyncio.sleep(0.4)
+        return web.json_response({}, status=503)
+
+    app = web.Application()
+    app.router.add_get("/sessions/a/wait", poll)
+    runner, url = await serve(app)
+    try:
+        async with AsyncClient(url) as client:
+            assert await client.session("a").wait() == {"status": "completed"}
+    finally:
+        await runner.cleanup()
 
 
 @pytest.mark.usefixtures("short_timeouts")

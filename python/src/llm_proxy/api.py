@@ -20,7 +20,7 @@ from .steps import Pause, Request, Response, Steps
 logger = logging.getLogger("llm_proxy")
 
 _RESPONSE_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
-#: Requests to an unavailable proxy are retried for this long, for example while it restarts.
+#: Requests to an unavailable proxy are retried for this long after the first failure, for example while it restarts.
 _RETRY_LIMIT_S = 30.0
 _RETRY_BASE_S = 0.25
 _MAX_DELAY_S = 5.0
@@ -64,7 +64,7 @@ class Api:
         :raises ProxyApiError: with the proxy's message
         """
         request = self.request(method, path, **options)
-        began, delay = time.monotonic(), _RETRY_BASE_S
+        first_failure_at, delay = 0.0, _RETRY_BASE_S
         while True:
             try:
                 return _parse_response(request.url, (yield request), lines)
@@ -74,7 +74,10 @@ class Api:
                 message = f"no proxy responds at {request.url}: {error or type(error).__name__}"
                 failure = ProxyApiError(message, status=0, code="unreachable")
             is_unavailable = failure.status in (0, *UNAVAILABLE_STATUSES)
-            if not (is_unavailable and retry) or time.monotonic() - began >= _RETRY_LIMIT_S:
+            now = time.monotonic()
+            # Measured from the first failure, because a long poll may fail when it has already lasted this long.
+            first_failure_at = first_failure_at or now
+            if not (is_unavailable and retry) or now - first_failure_at >= _RETRY_LIMIT_S:
                 raise failure
             logger.warning("%s; retrying", failure)
             yield Pause(delay * (1 + random.random()) / 2)

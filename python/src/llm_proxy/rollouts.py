@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import random
 import time
@@ -21,15 +22,15 @@ logger = logging.getLogger("llm_proxy")
 
 #: An agent may run for hours; the server sends whitespace every 15 s, so a silent connection is broken.
 _ROLLOUT_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
-#: Time for which requests to a server are retried if there are other servers, or if it has never responded: its address
-#: may be wrong.
+#: Time after the first failure for which requests to a server are retried if there are other servers, or if it has
+#: never accepted a rollout: its address may be wrong.
 _RETRY_LIMIT_S = 30.0
-#: The same for the only server, if it has responded before: days of training depend on it, and the cluster may be
-#: starting it on another machine.
+#: The same for the only server, if it has accepted a rollout before: days of training depend on it, and the cluster may
+#: be starting it on another machine.
 _LONG_RETRY_LIMIT_S = 600.0
 _RETRY_BASE_S = 0.25
 _MAX_DELAY_S = 15.0
-#: A connection that lasted longer than this, and so longer than the timeout, is not a failed attempt.
+#: A connection that lasted longer than this, and so longer than the timeout, ends the earlier failures.
 _STABLE_S = 90.0
 _CANCEL_TIMEOUT = httpx.Timeout(5)
 
@@ -42,7 +43,8 @@ class Rollouts:
 
     def __init__(self, apis: Sequence[Api]) -> None:
         self._apis = tuple(apis)
-        self._responded: set[str] = set()
+        #: The URLs of the servers that have accepted a rollout.
+        self._accepted: set[str] = set()
 
     def run(self, rollout: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         """Runs an agent and waits for the result.
@@ -59,8 +61,7 @@ class Rollouts:
             response = yield from self._run_if_available(api, rollout)
             if response is not None:
                 return response
-        is_known = last.url in self._responded and not others
-        return (yield from self._run_at(last, rollout, _LONG_RETRY_LIMIT_S if is_known else _RETRY_LIMIT_S))
+        return (yield from self._run_at(last, rollout))
 
     def cancel(self, rollout_id: str) -> Steps[None]:
         """Cancels a rollout on whichever server it runs; callers that wait for it receive a ``ProxyApiError``."""
@@ -70,46 +71,53 @@ class Rollouts:
     def _run_if_available(self, api: Api, rollout: Mapping[str, Any]) -> Steps[dict[str, Any] | None]:
         """Returns ``None`` if the server stays unavailable."""
         try:
-            return (yield from self._run_at(api, rollout, _RETRY_LIMIT_S))
+            return (yield from self._run_at(api, rollout))
         except ProxyApiError as error:
             if not _is_unavailable(error):
                 raise
             logger.warning("%s; trying another server", error)
             return None
 
-    def _run_at(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
+    def _run_at(self, api: Api, rollout: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         try:
-            return (yield from self._run_with_retries(api, rollout, patience_s))
+            return (yield from self._run_with_retries(api, rollout))
         except (asyncio.CancelledError, KeyboardInterrupt):
             yield from _cancel(api, str(rollout["rollout_id"]))
             raise
 
-    def _run_with_retries(
-        self, api: Api, rollout: Mapping[str, Any], patience_s: float
-    ) -> Steps[dict[str, Any]]:
-        request = api.request("POST", "/rollouts", json=rollout, timeout=_ROLLOUT_TIMEOUT)
-        last_response_at, failures = time.monotonic(), 0
+    def _run_with_retries(self, api: Api, rollout: Mapping[str, Any]) -> Steps[dict[str, Any]]:
+        request = dataclasses.replace(
+            api.request("POST", "/rollouts", json=rollout, timeout=_ROLLOUT_TIMEOUT),
+            on_status=lambda status: self._note_status(api, status),
+        )
+        failures, first_failure_at = 0, 0.0
         while True:
             began = time.monotonic()
             try:
-                response = _parse_result(request.url, (yield request))
+                return _parse_result(request.url, (yield request))
             except httpx.HTTPError as error:
                 message = f"no rollout server responds at {request.url}: {error or type(error).__name__}"
                 failure = ProxyApiError(message, status=0, code="unreachable")
             except ProxyApiError as error:
                 failure = error
-            else:
-                self._responded.add(api.url)
-                return response
             now = time.monotonic()
-            if now - began > _STABLE_S:
-                last_response_at, failures = now, 0
-            if not _is_unavailable(failure) or now - last_response_at >= patience_s:
+            if failures == 0 or now - began > _STABLE_S:
+                failures, first_failure_at = 0, now
+            if not _is_unavailable(failure) or now - first_failure_at >= self._get_retry_limit(api):
                 raise failure
             logger.warning("%s; retrying", failure)
             delay = min(_MAX_DELAY_S, _RETRY_BASE_S * 2**failures)
             failures += 1
             yield Pause(delay * (1 + random.random()) / 2)
+
+    def _note_status(self, api: Api, status: int) -> None:
+        """Notes that a server has accepted a rollout: it responds at once, and with the result when the agent ends."""
+        if status < 300:
+            self._accepted.add(api.url)
+
+    def _get_retry_limit(self, api: Api) -> float:
+        is_known = api.url in self._accepted and len(self._apis) == 1
+        return _LONG_RETRY_LIMIT_S if is_known else _RETRY_LIMIT_S
 
 
 def _cancel(api: Api, rollout_id: str) -> Steps[None]:

@@ -30,9 +30,11 @@ class Request:
     timeout: httpx.Timeout
     params: Mapping[str, str | int | float | bool] | None = None
     json: Any = None
+    #: Called with the status of the response before its body is read, which may take hours.
+    on_status: Callable[[int], None] | None = None
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of ``httpx.Client.request``."""
+        """Returns the keyword arguments of ``httpx.Client.stream``."""
         body = {} if self.json is None else {"json": self.json}
         return {"headers": self.headers, "timeout": self.timeout, "params": self.params, **body}
 
@@ -78,7 +80,10 @@ class SyncRunner:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return Response()
-        response = self._http.request(step.method, step.url, **step.options())
+        with self._http.stream(step.method, step.url, **step.options()) as response:
+            if step.on_status is not None:
+                step.on_status(response.status_code)
+            response.read()
         return Response(response.status_code, response.text)
 
 
@@ -105,7 +110,10 @@ class AsyncRunner:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return Response()
-        response = await self._http.request(step.method, step.url, **step.options())
+        async with self._http.stream(step.method, step.url, **step.options()) as response:
+            if step.on_status is not None:
+                step.on_status(response.status_code)
+            await response.aread()
         return Response(response.status_code, response.text)
 
 
