@@ -14,6 +14,7 @@ from helpers.harbor import Agent, HarborServer, Run, completed
 from helpers.loops import SAMPLING, get_metadata, make_loop, sample
 from helpers.proxy import Proxy
 from helpers.rollout_servers import Config, RolloutServers, completion, trainer_config
+from llm_proxy_verl import agent_loop
 
 
 async def rollout(
@@ -176,6 +177,34 @@ async def test_a_row_that_trains_nothing_has_the_step_of_the_request_for_its_sam
         output = await rollout(relay_proxy, idle, sample(tmp_path / name, **more))
         steps.append((output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]))
     assert steps == [(4, 4), (None, None)]
+
+
+async def test_a_row_of_unknown_steps_has_the_step_of_the_request_and_a_warning(
+    relay_proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def unversioned(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+        return completion(prompt_ids, step=None)
+
+    async def named(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+        output = completion(prompt_ids)
+        output.extra_fields = {"global_steps": "step-3"}
+        return output
+
+    async def converse(agent: Agent) -> dict[str, Any]:
+        await agent.converse(2)
+        return completed(reward=1.0)
+
+    agent_loop._warn_of_unknown_steps.cache_clear()
+    steps = []
+    for name, script in (("known", None), ("unversioned", unversioned), ("named", named)):
+        servers = RolloutServers() if script is None else RolloutServers(script)
+        row = sample(tmp_path / name, global_steps=5)
+        output = await rollout(relay_proxy, converse, row, servers=servers)
+        assert sum(output.response_mask) == 12
+        steps.append((output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]))
+    assert steps == [(3, 3), (4, 4), (4, 4)]
+    warnings = [record for record in caplog.records if "staleness" in record.getMessage()]
+    assert len(warnings) == 1
 
 
 async def test_turns_that_are_not_exact_train_nothing(relay_proxy: Proxy, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ them; the rows of the session are returned to verl. Supports verl 0.7 to 0.9; do
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
@@ -81,9 +82,7 @@ class RemoteAgentLoop(AgentLoopBase):
             }
         )
         result = parse_result(response, self._get_filler_id())
-        rows = await self._add_missing_experts(result)
-        if result.numbers["padding"]:
-            rows = [_set_weight_version(row, kwargs.get("global_steps")) for row in rows]
+        rows = _add_missing_steps(result, await self._add_missing_experts(result), kwargs.get("global_steps"))
         reward = await self._get_reward(result, member)
         outputs = [self._build_output(result, row, reward) for row in rows]
         return outputs if accepts_all else outputs[-1]
@@ -167,16 +166,34 @@ def _mask_row(row: Row, experts: Any) -> Row:
     )
 
 
-def _set_weight_version(row: Row, step: int | None) -> Row:
-    """Sets the weight version of a padding row to that of the current step, which the previous step produced.
+def _add_missing_steps(result: RolloutResult, rows: Sequence[Row], step: int | None) -> Sequence[Row]:
+    """Returns the rows, each with the steps of its weights: those of the current step, if its own are not known.
 
-    No weights sampled the row, but verl's trainer (0.9.1, ``trainer/ppo/v1/trainer_base.py``) converts the steps of
-    each row to integers for its metrics, and fails without them.
+    verl's trainer (0.9.1, ``trainer/ppo/v1/trainer_base.py``) converts the steps of each row to integers for its
+    metrics, and fails without them. The weights of the current step are those that the previous step produced.
+
+    :param step: verl's current step; ``None`` if verl did not pass one with the sample
     """
-    if step is None:
-        return row
+    if step is None or all(row.has_steps for row in rows):
+        return rows
+    if not result.numbers["padding"]:
+        _warn_of_unknown_steps()
     previous_step = max(step - 1, 0)
-    return dataclasses.replace(row, min_global_steps=previous_step, max_global_steps=previous_step)
+    return [
+        row
+        if row.has_steps
+        else dataclasses.replace(row, min_global_steps=previous_step, max_global_steps=previous_step)
+        for row in rows
+    ]
+
+
+@functools.cache
+def _warn_of_unknown_steps() -> None:
+    """Logs, once per process, that the staleness of rows is not known. Padding rows have none."""
+    logger.warning(
+        "the engine does not report verl's global_steps as the weight version of each token: "
+        "verl gets the current step for such rows, so that their staleness is not known"
+    )
 
 
 def _build_extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Row:
     #: ``start``, ``end`` and ``reward`` of each turn with its own reward.
     turn_rewards: Sequence[Mapping[str, Any]] = ()
     prompt_truncated: bool = False
-    #: verl's ``global_steps``; ``None`` if the engine did not report them for every turn.
+    #: verl's ``global_steps``; ``None`` if the engine did not report them for every turn, or not as numbers.
     min_global_steps: int | None = None
     max_global_steps: int | None = None
     #: A NumPy array with a row for each token of prompt and response before the first without reported experts.
@@ -41,6 +41,11 @@ class Row:
     def trained_tokens(self) -> int:
         """The number of tokens with mask 1."""
         return sum(self.response_mask)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the first and the last step of the row's weights are known."""
+        return self.min_global_steps is not None and self.max_global_steps is not None
 
 
 @dataclass(frozen=True)
