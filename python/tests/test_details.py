@@ -14,7 +14,7 @@ from helpers.harbor import Agent, HarborServer, completed
 from helpers.loaders import LOADERS
 from helpers.loops import SAMPLING, make_loop, sample
 from helpers.proxy import Proxy
-from helpers.rollout_servers import RolloutServers, completion, trainer_config
+from helpers.rollout_servers import Config, RolloutServers, completion, trainer_config
 from llm_proxy_verl.details import pack_experts, unpack_experts
 
 LAYERS, CHOSEN = 2, 3
@@ -49,6 +49,30 @@ async def test_verl_gets_the_experts_that_its_engine_chose(relay_proxy: Proxy, t
     sequence = output.prompt_ids + output.response_ids
     assert output.routed_experts.dtype == np.uint8
     assert output.routed_experts.tolist() == experts(sequence[:-1]).tolist()
+
+
+async def test_a_row_that_is_masked_for_lack_of_experts_is_not_the_last_one(
+    relay_proxy: Proxy, tmp_path: Path
+) -> None:
+    async def some_experts(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+        output = completion(prompt_ids, count=9 if params["max_tokens"] == 9 else 4)
+        if params["max_tokens"] != 9:
+            output.routed_experts = experts([*prompt_ids, *output.token_ids][:-1])
+        return output
+
+    async def branch(agent: Agent) -> dict[str, Any]:
+        await agent.chat([{"role": "user", "content": "How wide is it?"}], max_tokens=9)
+        await agent.chat([{"role": "user", "content": "How deep is it?"}], max_tokens=4)
+        return completed(reward=1.0)
+
+    config = trainer_config(enable_rollout_routing_replay=True)
+    config["transfer_queue"] = Config(enable=True)
+    async with HarborServer(branch):
+        loop = make_loop(RolloutServers(some_experts), relay_proxy, config=config)
+        row = sample(tmp_path / "rows", uid="u", session_id=0)
+        masked, trained = await loop.run({**SAMPLING}, **row)
+    assert [len(output.response_mask) for output in (masked, trained)] == [9, 4]
+    assert [sum(output.response_mask) for output in (masked, trained)] == [0, 4]
 
 
 async def test_only_what_verl_requests_is_recorded(relay_proxy: Proxy, tmp_path: Path) -> None:

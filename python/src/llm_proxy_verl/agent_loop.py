@@ -20,7 +20,7 @@ from .details import create_empty_experts
 from .images import open_image
 from .process import shared_resources
 from .reward_groups import Member
-from .rows import RolloutResult, Row, parse_result
+from .rows import RolloutResult, Row, parse_result, sort_rows
 from .sampling import build_sampling_params
 from .values import to_json_value
 from .verl_engine import VerlEngine
@@ -103,10 +103,12 @@ class RemoteAgentLoop(AgentLoopBase):
         )
         if shape is None:
             return result.rows
-        return [
+        masked = [
             row if row.routed_experts is not None else _mask_row(row, create_empty_experts(shape))
             for row in result.rows
         ]
+        # The last row, which had the most trained tokens, may have been masked.
+        return sort_rows(masked)
 
     async def _request_expert_shape(self, session_id: str) -> tuple[int, ...] | None:
         """Returns the shape of the experts of one token (layers, experts per layer) after sampling one token."""

@@ -64,9 +64,6 @@ class RolloutResult:
 def parse_result(response: Mapping[str, Any], filler_id: int) -> RolloutResult:
     """Converts the response of a rollout server.
 
-    The row with the most trained tokens is last, because verl applies the reward and the advantage of the last output
-    to all outputs of a rollout, and reads the advantage at a token with mask 1.
-
     :param filler_id: any id of the vocabulary, for a padding row
     """
     first = response["rows"][0]
@@ -76,7 +73,7 @@ def parse_result(response: Mapping[str, Any], filler_id: int) -> RolloutResult:
     if padding:
         rows = [dataclasses.replace(row, prompt_ids=[filler_id], response_ids=[filler_id]) for row in rows]
     return RolloutResult(
-        rows=sorted(rows, key=lambda row: row.trained_tokens),
+        rows=sort_rows(rows),
         reward=response["reward"],
         numbers={
             **first["metrics"],
@@ -86,6 +83,15 @@ def parse_result(response: Mapping[str, Any], filler_id: int) -> RolloutResult:
         },
         about=first["extra_fields"],
     )
+
+
+def sort_rows(rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows in the order for verl: the one with the most trained tokens is last.
+
+    verl applies the reward and the advantage of the last output to all outputs of a rollout, and reads the advantage
+    at a token with mask 1.
+    """
+    return sorted(rows, key=lambda row: row.trained_tokens)
 
 
 def _parse_row(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
