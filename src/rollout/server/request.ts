@@ -36,9 +36,12 @@ const Settings = Type.Partial(
     environment_kwargs: fields,
   }),
 )
-const Request = Type.Object({ sample: fields, ...Settings.properties }, { additionalProperties: false })
+export const RolloutRequest = Type.Object(
+  { sample: fields, ...Settings.properties },
+  { additionalProperties: false },
+)
 
-export type RolloutRequest = Static<typeof Request>
+export type RolloutRequest = Static<typeof RolloutRequest>
 
 /** Validates a body. @throws ProxyError `invalid_request` that names the field, or the limit of nesting */
 export function parseRequest(body: unknown): RolloutRequest {
@@ -47,8 +50,8 @@ export function parseRequest(body: unknown): RolloutRequest {
     const message = `the body is nested too deeply: ${MAX_NESTING} levels are the limit`
     throw new ProxyError('invalid_request', message)
   }
-  if (Value.Check(Request, body)) return body
-  const [first] = Value.Errors(Request, body)
+  if (Value.Check(RolloutRequest, body)) return body
+  const [first] = Value.Errors(RolloutRequest, body)
   const where = first?.instancePath.slice(1).replaceAll('/', '.') || 'the body'
   throw new ProxyError('invalid_request', `${where}: ${first?.message ?? 'is not a rollout'}`)
 }

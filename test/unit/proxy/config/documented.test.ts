@@ -6,6 +6,7 @@ import { COMMANDS } from '../../../../src/commands.ts'
 import { type CommandSpec, listEnvNames, type OptionSpec } from '../../../../src/proxy/config/option.ts'
 import { OPERATOR_COMMANDS } from '../../../../src/proxy/config/options/operator.ts'
 import { OWN_ROLLOUTS, REMOTE_AGENT, ROLLOUT } from '../../../../src/rollout/options.ts'
+import { RolloutRequest } from '../../../../src/rollout/server/request.ts'
 import { generatedSection } from '../../../helpers/generated-text.ts'
 
 const DOCS = join(import.meta.dirname, '../../../../docs')
@@ -127,6 +128,16 @@ t.test('docs/rollouts.md has the options of a RemoteAgentLoop (UPDATE=1 writes t
     .join(', ')
   const text = wrapLines(`${names}.`, 120)
   t.equal(generatedSection(join(DOCS, 'rollouts.md'), 'options of a RemoteAgentLoop', text), text)
+})
+
+t.test('docs/rollouts.md names every field of a rollout request', async (t) => {
+  const page = readFileSync(join(DOCS, 'rollouts.md'), 'utf8')
+  const section = /^## As a server\n.*?(?=^## )/ms.exec(page)?.[0] ?? ''
+  const names = Object.keys(RolloutRequest.properties)
+  t.strictSame(
+    names.filter((name) => !new RegExp(`[\`"]${name}[\`"]`).test(section)),
+    [],
+  )
 })
 
 /** Options of the command that runs rollouts, described in its table. */
