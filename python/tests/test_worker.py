@@ -13,6 +13,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from helpers.forwarder import Forwarder
 from helpers.proxy import REPOSITORY, Proxy, start_proxy
@@ -460,3 +462,24 @@ async def test_a_status_request_of_the_proxy_is_answered_immediately(
         http.post(resume) as response,
     ):
         assert response.status == 200
+
+
+async def test_a_silent_proxy_is_not_told_that_the_worker_leaves() -> None:
+    async def greet(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        hello = await socket.receive_json()
+        ack = {"type": "worker_hello_ack", "worker_id": hello["worker_id"], "status": "connected"}
+        limits = {"heartbeat_ms": 50, "grace_ms": 1000, "window_bytes": 1000}
+        await socket.send_json({**ack, **limits, "protocol": 2, "requests": []})
+        async for _ in socket:
+            pass
+        codes.append(socket.close_code)
+        return socket
+
+    codes: list[int | None] = []
+    app = web.Application()
+    app.router.add_get("/ws/worker", greet)
+    async with TestServer(app) as server, running_worker(str(server.make_url("")), RolloutServers()):
+        await eventually(lambda: bool(codes), "the worker closes the connection")
+    assert codes[0] == 1011

@@ -126,6 +126,8 @@ class ProxyConnection:
             try:
                 message = await socket.receive(timeout=self._silence_s)
             except asyncio.TimeoutError:
+                # Not CLOSE_DONE: a proxy that is only slow keeps the requests, which continue after the reconnection.
+                await socket.close(code=frames.CLOSE_INTERNAL_ERROR)
                 return f"the proxy was silent for {self._silence_s:g} s"
             if message.type in _ENDED:
                 # `extra` of a close message is its reason.
