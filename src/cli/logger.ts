@@ -3,6 +3,7 @@ import { pino } from 'pino'
 import type { Logger } from '../base/logger.ts'
 import { escapeInvisible } from '../protocol/transcript/visible.ts'
 import type { EngineConfig } from '../proxy/config/options/engine.ts'
+import { LogWriter } from './log-writer.ts'
 import { toPrintable } from './table.ts'
 
 /** The level between pino's `info` (30) and `warn` (40). */
@@ -13,8 +14,7 @@ export function createLogger(
   level: EngineConfig['logLevel'],
   format: EngineConfig['logFormat'] = 'auto',
 ): Logger {
-  // Writes are asynchronous, so that a slow reader of stderr does not block the proxy. pino flushes the rest at exit.
-  const stderr = pino.destination({ fd: process.stderr.fd, sync: false })
+  const stderr = new LogWriter(process.stderr.fd)
   const isText = format === 'text' || (format === 'auto' && process.stderr.isTTY)
   return pino(
     {

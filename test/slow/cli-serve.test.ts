@@ -1,14 +1,14 @@
 import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { killChild, type PipedProcess, waitForExit, waitForOutput } from '../helpers/children.ts'
+import { killChild, type PipedProcess, startChild, waitForExit, waitForOutput } from '../helpers/children.ts'
 import { startEngine } from '../helpers/engine.ts'
-import { type LaunchOptions, OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
+import { LAUNCHER, type LaunchOptions, OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
@@ -61,6 +61,27 @@ t.test(
     child.stdout.destroy()
     t.equal((await sendRequest(url, 'unwatched')).status, 200)
     t.equal((await fetch(`${url}/health`)).status, 200)
+  },
+)
+
+t.test(
+  'serve whose log cannot be written responds, and ends at a signal',
+  { skip: !existsSync('/dev/full') },
+  async (t) => {
+    // `sh` redirects stderr and becomes the launcher.
+    const command = 'exec "$0" "$@" 2>/dev/full'
+    const args = ['-c', command, process.execPath, LAUNCHER, 'serve', '--port', '0', '--db', 'memory']
+    const child = startChild('sh', args, { env: process.env })
+    t.teardown(() => killChild(child))
+    const [url] = await waitForOutput(child.stdout, /http:\/\/\S+/)
+    const getHealth = () => fetch(`${url}/health`)
+    for (const send of [getHealth, () => sendRequest(url!, 'unlogged'), getHealth]) {
+      const response = await send()
+      await response.text()
+      t.equal(response.status, 200)
+    }
+    child.kill()
+    t.match(await waitForExitResult(child), { code: 0 })
   },
 )
 
