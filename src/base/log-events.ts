@@ -55,6 +55,7 @@ export const LOG_FIELDS = {
   ),
   left_out: number('Failures of the session that were not logged since its previous line of this event'),
   limit_ms: number('`--pause-limit`'),
+  lines: number('Log lines that could not be written'),
   logprobs_mode: text('Distribution that logprobs belong to, or `unknown`'),
   lost_spans: number('Spans that were not exported'),
   mean_difference: number('Mean difference of the logprobs, in nats'),
@@ -156,6 +157,7 @@ export const LOG_EVENTS = {
   unexpected_error: severe('Unexpected error, exiting', 'err'),
   unhandled_error: warn('Uncaught error ignored: requests are expected to cause errors of this kind', 'err'),
   process_warning: warn('Warning of Node.js or a library', 'warning'),
+  log_lines_lost: warn('Log lines were lost: writing failed, or the reader of the log was too slow', 'lines'),
   throughput: info(
     'Throughput of the last minute',
     'requests',

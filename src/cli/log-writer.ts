@@ -3,14 +3,17 @@ import { constants, fstatSync, openSync, write, writeSync } from 'node:fs'
 /** The size of a write. Docker's log driver reads 16 KiB at a time, and divides the lines of longer writes. */
 const CHUNK_BYTES = 16 * 1024
 
-/** The delay before a write to a full pipe is repeated. */
-const RETRY_MS = 100
+/**
+ * The maximum size of lines that wait for a slow reader; further lines are lost. These are about 50,000 lines, which
+ * outlast a restart of a log collector, and little beside the memory of a proxy.
+ */
+const MAX_WAITING_BYTES = 16 * 1024 * 1024
+
+/** The delay before a write to a full pipe is repeated. A pipe has 64 KiB, so that this is some 6 MB/s. */
+const RETRY_MS = 10
 
 /** The maximum time for which the exit waits for a slow reader: a stopped one must not prevent it. */
 const MAX_EXIT_DELAY_MS = 500
-
-/** The delay before a write is repeated during the exit. */
-const EXIT_RETRY_MS = 10
 
 const LINE_BREAK = 0x0a
 
@@ -22,28 +25,40 @@ interface Chunk {
 
 /**
  * Writes a log asynchronously, so that a slow reader does not block the process. A line that cannot be written, such as
- * to a full disk or a closed terminal, is lost without any other effect. At exit the rest is written, except for what
- * would block.
+ * to a full disk, to a closed terminal, or to a reader that is far behind, is lost; the number of lost lines is reported
+ * once there is room again. At exit the rest is written, except for what would block.
  */
 export class LogWriter {
   readonly #sharedFd: number
+  readonly #reportLost: (lines: number) => void
   #fd: number | undefined
   /** The lines that no write has taken yet. */
   readonly #chunks: Chunk[] = []
+  #waitingBytes = 0
+  #lostLines = 0
   #isWriting = false
   /** The rest of a chunk while the writer waits for room in a full pipe. */
-  #waiting: Buffer | undefined
+  #delayed: Buffer | undefined
   /** Whether the last write ended within a line. If its rest is lost, a line break has to precede the next chunk. */
   #isLineCut = false
 
-  /** @param fd the descriptor, which other processes may share */
-  constructor(fd: number) {
+  /**
+   * @param fd the descriptor, which other processes may share
+   * @param reportLost receives the number of lost lines; it may write a line
+   */
+  constructor(fd: number, reportLost: (lines: number) => void) {
     this.#sharedFd = fd
+    this.#reportLost = reportLost
   }
 
   /** Writes a line, which ends with a line break. */
   write(line: string): void {
     const bytes = Buffer.byteLength(line)
+    if (this.#waitingBytes + bytes > MAX_WAITING_BYTES) {
+      this.#lostLines += 1
+      return
+    }
+    this.#waitingBytes += bytes
     const last = this.#chunks.at(-1)
     if (last !== undefined && last.bytes + bytes <= CHUNK_BYTES) {
       last.text += line
@@ -57,7 +72,9 @@ export class LogWriter {
   #writeNext(): void {
     const chunk = this.#chunks.shift()
     this.#isWriting = chunk !== undefined
-    if (chunk !== undefined) this.#send(this.#toBuffer(chunk))
+    if (chunk === undefined) return
+    this.#waitingBytes -= chunk.bytes
+    this.#send(this.#toBuffer(chunk))
   }
 
   #toBuffer({ text }: Chunk): Buffer {
@@ -65,17 +82,30 @@ export class LogWriter {
   }
 
   #send(buffer: Buffer): void {
-    this.#waiting = undefined
+    this.#delayed = undefined
     write(this.#getFd(), buffer, (error, written) => {
       if (isFull(error)) {
-        this.#waiting = buffer
+        this.#delayed = buffer
         setTimeout(() => this.#send(buffer), RETRY_MS).unref()
         return
       }
       if (error === null) this.#isLineCut = buffer[written - 1] !== LINE_BREAK
-      if (error === null && written < buffer.length) this.#send(buffer.subarray(written))
-      else this.#writeNext()
+      if (error === null && written < buffer.length) {
+        this.#send(buffer.subarray(written))
+        return
+      }
+      if (error === null) this.#reportAnyLost()
+      else this.#lostLines += countLines(buffer)
+      this.#writeNext()
     })
+  }
+
+  /** Reports lost lines, as soon as half of the room is free: a reader that stays slow receives few reports. */
+  #reportAnyLost(): void {
+    if (this.#lostLines === 0 || this.#waitingBytes > MAX_WAITING_BYTES / 2) return
+    const lines = this.#lostLines
+    this.#lostLines = 0
+    this.#reportLost(lines)
   }
 
   #getFd(): number {
@@ -90,8 +120,8 @@ export class LogWriter {
   /** Writes the rest when the process exits. Node.js completes a write that is in progress. */
   #writeRest(fd: number): void {
     const deadline = performance.now() + MAX_EXIT_DELAY_MS
-    if (this.#waiting !== undefined) {
-      if (!writeBefore(deadline, fd, this.#waiting)) return
+    if (this.#delayed !== undefined) {
+      if (!writeBefore(deadline, fd, this.#delayed)) return
       this.#isLineCut = false
     }
     for (const chunk of this.#chunks) if (!writeBefore(deadline, fd, this.#toBuffer(chunk))) return
@@ -123,7 +153,7 @@ function writeBefore(deadline: number, fd: number, buffer: Buffer): boolean {
     } catch (error) {
       if (!isFull(error) || performance.now() >= deadline) return false
       // Without an event loop, only this waits without using the CPU.
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, EXIT_RETRY_MS)
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, RETRY_MS)
     }
   }
   return true
@@ -132,4 +162,9 @@ function writeBefore(deadline: number, fd: number, buffer: Buffer): boolean {
 /** Whether a write failed because the reader has not read the previous ones. */
 function isFull(error: unknown): boolean {
   return error instanceof Error && 'code' in error && (error.code === 'EAGAIN' || error.code === 'EBUSY')
+}
+
+/** Counts the lines that end in a buffer. A line break at its start belongs to a line before it. */
+function countLines(buffer: Buffer): number {
+  return buffer.subarray(1).reduce((count, byte) => (byte === LINE_BREAK ? count + 1 : count), 0)
 }

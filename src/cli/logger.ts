@@ -1,5 +1,6 @@
 import { styleText } from 'node:util'
 import { pino } from 'pino'
+import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 import { escapeInvisible } from '../protocol/transcript/visible.ts'
 import type { EngineConfig } from '../proxy/config/options/engine.ts'
@@ -14,9 +15,9 @@ export function createLogger(
   level: EngineConfig['logLevel'],
   format: EngineConfig['logFormat'] = 'auto',
 ): Logger {
-  const stderr = new LogWriter(process.stderr.fd)
+  const stderr = new LogWriter(process.stderr.fd, (lines) => logEvent(logger, 'log_lines_lost', { lines }))
   const isText = format === 'text' || (format === 'auto' && process.stderr.isTTY)
-  return pino(
+  const logger = pino(
     {
       level,
       customLevels: { audit: AUDIT_LEVEL },
@@ -27,6 +28,7 @@ export function createLogger(
     // JSON escapes only the control characters below U+0020; a terminal interprets others, too.
     { write: (line: string) => stderr.write(isText ? formatLine(line) : escapeInvisible(line)) },
   )
+  return logger
 }
 
 const STYLES: Readonly<Record<string, Parameters<typeof styleText>[0]>> = {
