@@ -12,7 +12,9 @@ export async function runProgram(
   args: readonly string[],
   addProductCommands: (registry: CommandRegistry) => void,
 ): Promise<void> {
-  process.stdout.on('error', endQuietlyWithoutReader)
+  process.stdout.on('error', exitWithoutOutput)
+  // A message that cannot be printed is lost; the exit code remains that of the command.
+  process.stderr.on('error', () => {})
   exitOnSignals()
   try {
     const program = buildProgram(VERSION, process.env, addProductCommands, (code) => {
@@ -33,8 +35,9 @@ function withDefaultCommand(args: readonly string[]): readonly string[] {
   return first.startsWith('-') && !isForProgram.includes(first) ? ['serve', ...args] : args
 }
 
-/** Exits quietly if the reader closes the pipe, as in `llm-proxy sessions list | head`. */
-function endQuietlyWithoutReader(error: NodeJS.ErrnoException): void {
-  if (error.code !== 'EPIPE') throw error
-  process.exit()
+/** Exits: quietly if the reader closes the pipe, as in `llm-proxy sessions list | head`, else with a message. */
+function exitWithoutOutput(error: NodeJS.ErrnoException): void {
+  if (error.code === 'EPIPE') process.exit()
+  process.stderr.write(`llm-proxy: cannot write the output: ${error.message}\n`)
+  process.exit(1)
 }
