@@ -3,6 +3,7 @@ import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
+import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { HalvedEngine, startEngine } from '../helpers/engine.ts'
 import { KEYS } from '../helpers/keys.ts'
@@ -102,12 +103,8 @@ t.test('an engine that does not respond, and one that cannot score, fail the com
   t.match(stderr, /the engine does not respond/)
 })
 
-t.test('recorded masks are read with their turns, and a missing one is reported', async (t) => {
-  const db = `${t.testdir({})}/masks.db`
-  const model = new TableModel(1)
-  const engine = await startScoringEngine(t, 'vllm', { policy: model })
-  const store = await openSqliteStore({ path: db, durability: 'process' })
-  await store.createSession({
+const createSession = (store: TurnStore) =>
+  store.createSession({
     sessionId: 's',
     createdAtMs: 1,
     ttlMs: null,
@@ -115,6 +112,29 @@ t.test('recorded masks are read with their turns, and a missing one is reported'
     samplingParams: {},
     trustAgent: false,
   })
+
+t.test('turns with images are skipped', async (t) => {
+  const db = `${t.testdir({})}/images.db`
+  const engine = await startEngine(t)
+  const store = await openSqliteStore({ path: db, durability: 'process' })
+  await createSession(store)
+  const part = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA==' } }
+  await recordTurn(store, 's', 0, {
+    model: 'embedded',
+    requestMessages: [JSON.stringify({ role: 'user', content: [part] })],
+  })
+  await store.close()
+  const { code, stdout, stderr } = await verify('--db', db, '--engine-url', engine.url, '--json')
+  t.equal(code, 4, stderr)
+  t.match(JSON.parse(stdout), { compared: 0, skipped: { images: 1 } })
+})
+
+t.test('recorded masks are read with their turns, and a missing one is reported', async (t) => {
+  const db = `${t.testdir({})}/masks.db`
+  const model = new TableModel(1)
+  const engine = await startScoringEngine(t, 'vllm', { policy: model })
+  const store = await openSqliteStore({ path: db, durability: 'process' })
+  await createSession(store)
   for (const index of [0, 1, 2]) {
     const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
     const { ids, raw, filtered, masks } = model.sample(prompt, 40, { topP: 0.6, random: createRandom(index) })

@@ -1,6 +1,7 @@
 /** `llm-proxy verify [session-id...]`: compares recorded turns with an engine. */
 import { ProxyError } from '../../base/errors.ts'
 import { openEngines } from '../../open-engines.ts'
+import { hasMediaParts } from '../../protocol/canonical/images.ts'
 import type { VerifyConfig } from '../../proxy/config/options/verify.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
 import { isFiltered } from '../../proxy/verify/hints.ts'
@@ -134,6 +135,7 @@ function toVerifiableTurn(sessionId: string, turn: TurnJson): VerifiableTurn {
     exact: turn.exact,
     model: turn.model,
     params: turn.params,
+    hasMedia: turn.request_messages.some(hasMediaParts),
     promptTokenIds: turn.prompt_token_ids,
     completionTokenIds: turn.completion_token_ids,
     completionLogprobs: turn.completion_logprobs,

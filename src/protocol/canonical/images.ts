@@ -3,6 +3,7 @@
  * describe which tokens of the prompt represent them.
  */
 import { hash } from 'node:crypto'
+import { isRecord } from '../../base/json.ts'
 import { concatIds } from '../token-ids/token-ids.ts'
 import type { ChatMessage } from './messages.ts'
 
@@ -37,6 +38,15 @@ export function getImageParts({ content }: Pick<ChatMessage, 'content'>): ImageP
 /** Returns the URLs of all images of a conversation; an empty text for an image without a URL. */
 export function getImageUrls(messages: readonly Pick<ChatMessage, 'content'>[]): string[] {
   return messages.flatMap((message) => getImageParts(message).map(({ url }) => url ?? ''))
+}
+
+/** Returns whether a message has images, audio or video, which no token ids contain. */
+export function hasMediaParts({ content }: Pick<ChatMessage, 'content'>): boolean {
+  if (!Array.isArray(content)) return false
+  // Engines also accept parts without a type, whose field names it.
+  return (content as readonly unknown[]).some(
+    (part) => isRecord(part) && /image|audio|video/.test(String(part.type ?? Object.keys(part))),
+  )
 }
 
 export function isImagePart(part: unknown): part is { type: 'image_url'; image_url?: unknown } {

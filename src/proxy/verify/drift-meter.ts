@@ -6,6 +6,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { toProxyError } from '../../base/errors.ts'
 import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
+import { getTextsUpTo } from '../../protocol/canonical/conversation.ts'
+import { hasMediaParts } from '../../protocol/canonical/images.ts'
 import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
 import type { TurnReader, TurnRecord } from '../store/port/turn-store.ts'
 import { isFiltered } from './hints.ts'
@@ -63,6 +65,9 @@ const RETRY_DELAY_MS = 1_000
 const TURN_MS = 120_000
 /** A negative control runs on the first of every 100 compared turns. */
 const CONTROL_EVERY = 100
+
+/** Matches messages that may have media, so that others need no parsing. */
+const MEDIA_NAME = /image|audio|video/
 
 /** The ids of a turn that is offered for verification. */
 interface TurnReference {
@@ -156,7 +161,9 @@ export class DriftMeter {
       ? await this.#options.store.readDetails(sessionId, [turnId], MASK_KINDS)
       : undefined
     const logprobsKind = getRecordedLogprobs(JSON.parse(turn.annotations))
-    return { ...turn, logprobsKind, ...getTurnMasks(details?.get(turnId) ?? []), params }
+    const messages = getTextsUpTo(turn.lastMessage)
+    const hasMedia = messages.some((json) => MEDIA_NAME.test(json) && hasMediaParts(JSON.parse(json)))
+    return { ...turn, logprobsKind, hasMedia, ...getTurnMasks(details?.get(turnId) ?? []), params }
   }
 
   #judge({ result, pairs }: TurnVerification): void {

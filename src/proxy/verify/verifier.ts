@@ -33,6 +33,8 @@ export interface VerifiableTurn extends TurnMasks {
   readonly exact: boolean
   readonly model: string | null
   readonly params: Readonly<Record<string, unknown>>
+  /** Whether the prompt has images, audio or video. */
+  readonly hasMedia?: boolean
   readonly promptTokenIds: ArrayLike<number>
   readonly completionTokenIds: ArrayLike<number>
   readonly completionLogprobs: ArrayLike<number>
@@ -65,6 +67,7 @@ export type SkipReason =
   | 'not_completed'
   | 'inexact'
   | 'empty'
+  | 'images'
   | 'other_weights'
   | 'changed_weights'
   | 'other_model'
@@ -221,6 +224,8 @@ export class Verifier {
     if (turn.status !== 'completed') return 'not_completed'
     if (!turn.exact) return 'inexact'
     if (turn.completionTokenIds.length === 0) return 'empty'
+    // The request to score has token ids only, so that the engine would score another prompt.
+    if (turn.hasMedia) return 'images'
     const { weightVersion, models } = this.#health
     const { weightVersionStart: start, weightVersionEnd: end } = turn
     if (!this.#options.anyWeights) {

@@ -7,6 +7,7 @@ import {
   type DriftMeterOptions,
   type DriftVerdict,
 } from '../../../../src/proxy/verify/drift-meter.ts'
+import { addMessageTexts } from '../../../helpers/messages.ts'
 import { DEFAULT_TURN } from '../../../helpers/sessions-api.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 import { until } from '../../../helpers/until.ts'
@@ -88,6 +89,23 @@ t.test('a turn that was deleted meanwhile is skipped', async (t) => {
   meter.offer(TURN)
   await until(() => verdicts.length === 1)
   t.same(verdicts, ['skipped'])
+  await meter.close()
+})
+
+t.test('a turn with an image is skipped', async (t) => {
+  const part = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA==' } }
+  const messages = [
+    { role: 'user', content: [part] },
+    { role: 'user', content: 'What is it?' },
+  ]
+  const lastMessage = addMessageTexts(messages.map((message) => JSON.stringify(message)))
+  const turn = { ...(await createMatchingTurn()), lastMessage }
+  const store = { getTurn: async () => turn, readDetails: async () => new Map() }
+  const reasons: unknown[] = []
+  const { meter } = await createMeter({ store, onVerdict: (_, result) => reasons.push(result?.reason) })
+  meter.offer(TURN)
+  await until(() => reasons.length > 0)
+  t.same(reasons, ['images'])
   await meter.close()
 })
 
