@@ -145,7 +145,7 @@ t.test('recorded masks are read with their turns, and a missing one is reported'
     }
     await recordTurn(store, 's', index, {
       model: 'policy',
-      params: '{"model":"policy","top_p":0.6}',
+      params: '{"model":"policy","top_p":0.6,"temperature":1}',
       promptTokenIds: Int32Array.from(prompt),
       completionTokenIds: Int32Array.from(ids),
       completionLogprobs: Float64Array.from(raw),

@@ -6,7 +6,11 @@ import type { VerifyConfig } from '../../proxy/config/options/verify.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
 import { isFiltered } from '../../proxy/verify/hints.ts'
 import { type VerifyRun, verifyTurns } from '../../proxy/verify/run.ts'
-import { getRecordedLogprobs, type TurnMasks } from '../../proxy/verify/turn-masks.ts'
+import {
+  getRecordedLogprobs,
+  type SamplingAnnotation,
+  type TurnMasks,
+} from '../../proxy/verify/turn-masks.ts'
 import { type TurnResult, type VerifiableTurn, Verifier } from '../../proxy/verify/verifier.ts'
 import type { SessionsApi, TurnJson } from '../sessions/api.ts'
 import { listSessionIds } from '../sessions/list.ts'
@@ -125,9 +129,9 @@ async function readMasks(api: SessionsApi, sessionId: string): Promise<ReadonlyM
 }
 
 function toVerifiableTurn(sessionId: string, turn: TurnJson): VerifiableTurn {
-  const logprobsOf = getRecordedLogprobs(turn.annotations)
+  const { sampling }: SamplingAnnotation = turn.annotations
   return {
-    logprobsKind: logprobsOf,
+    logprobsKind: getRecordedLogprobs({ sampling }),
     sessionId,
     turnId: turn.turn_id,
     index: turn.index,
@@ -135,6 +139,7 @@ function toVerifiableTurn(sessionId: string, turn: TurnJson): VerifiableTurn {
     exact: turn.exact,
     model: turn.model,
     params: turn.params,
+    defaults: sampling?.defaults,
     hasMedia: turn.request_messages.some(hasMediaParts),
     promptTokenIds: turn.prompt_token_ids,
     completionTokenIds: turn.completion_token_ids,

@@ -11,7 +11,7 @@ import { hasMediaParts } from '../../protocol/canonical/images.ts'
 import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
 import type { TurnReader, TurnRecord } from '../store/port/turn-store.ts'
 import { isFiltered } from './hints.ts'
-import { getRecordedLogprobs, getTurnMasks, MASK_KINDS } from './turn-masks.ts'
+import { getRecordedLogprobs, getTurnMasks, MASK_KINDS, type SamplingAnnotation } from './turn-masks.ts'
 import { type TurnResult, type TurnVerification, type VerifiableTurn, Verifier } from './verifier.ts'
 
 /** An engine that scores a turn, and its reported state. */
@@ -160,10 +160,12 @@ export class DriftMeter {
     const details = isFiltered(params)
       ? await this.#options.store.readDetails(sessionId, [turnId], MASK_KINDS)
       : undefined
-    const logprobsKind = getRecordedLogprobs(JSON.parse(turn.annotations))
+    const annotations = JSON.parse(turn.annotations) as SamplingAnnotation
+    const logprobsKind = getRecordedLogprobs(annotations)
+    const { defaults } = annotations.sampling ?? {}
     const messages = getTextsUpTo(turn.lastMessage)
     const hasMedia = messages.some((json) => MEDIA_NAME.test(json) && hasMediaParts(JSON.parse(json)))
-    return { ...turn, logprobsKind, hasMedia, ...getTurnMasks(details?.get(turnId) ?? []), params }
+    return { ...turn, logprobsKind, defaults, hasMedia, ...getTurnMasks(details?.get(turnId) ?? []), params }
   }
 
   #judge({ result, pairs }: TurnVerification): void {

@@ -11,6 +11,11 @@ export interface TurnMasks {
   readonly samplingLogprobs?: readonly (number | null)[] | undefined
 }
 
+/** The annotations of a turn that verification reads. */
+export interface SamplingAnnotation {
+  readonly sampling?: EngineSampling | undefined
+}
+
 /** The kinds of token data that {@link getTurnMasks} reads. */
 export const MASK_KINDS = ['sampling_mask', 'sampling_logprobs'] as const
 
@@ -32,7 +37,7 @@ export function getTurnMasks(packed: Iterable<TokenDataBlob>): TurnMasks {
  * Returns the distribution of a turn's recorded logprobs; undefined if it was neither measured nor configured
  * (`--logprobs-mode`).
  */
-export function getRecordedLogprobs(annotations: { sampling?: EngineSampling }): LogprobsKind | undefined {
+export function getRecordedLogprobs(annotations: SamplingAnnotation): LogprobsKind | undefined {
   const mode = annotations.sampling?.logprobsMode
   if (mode === 'raw_logprobs') return 'raw'
   if (mode === 'temperature_logprobs') return 'temperature'

@@ -2,9 +2,11 @@
  * Verifies recorded turns with an engine: the engine scores prompt and completion, and its logprob of each sampled
  * token is compared with the recorded one.
  */
+import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import { CompletionBuilder } from '../../protocol/canonical/completion.ts'
+import type { EngineSampling } from '../../protocol/canonical/events.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
 import type { ScoreRequest, TokenScore } from '../engines/port/score.ts'
@@ -33,6 +35,8 @@ export interface VerifiableTurn extends TurnMasks {
   readonly exact: boolean
   readonly model: string | null
   readonly params: Readonly<Record<string, unknown>>
+  /** The engine's defaults of sampling parameters, as far as they were recorded. */
+  readonly defaults?: EngineSampling['defaults'] | undefined
   /** Whether the prompt has images, audio or video. */
   readonly hasMedia?: boolean
   readonly promptTokenIds: ArrayLike<number>
@@ -71,6 +75,7 @@ export type SkipReason =
   | 'other_weights'
   | 'changed_weights'
   | 'other_model'
+  | 'unknown_temperature'
   | 'refused'
 
 /** The result of sampling a turn again. */
@@ -194,8 +199,11 @@ export class Verifier {
   #pairTokens(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
     const { completionLogprobs: recorded, completionTokenIds: tokenIds, samplingMask: mask = [] } = turn
     const kind = this.#getLogprobsKind(turn)
-    if (kind === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, getTemperature(turn))
-    return pairTokens(recorded, scored, kind, getTemperature(turn))
+    if (kind === 'raw') return pairTokens(recorded, scored, kind, 1)
+    const temperature = getTemperature(turn)
+    assert(temperature !== undefined, 'a turn is compared after temperature only if its temperature is known')
+    if (kind === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, temperature)
+    return pairTokens(recorded, scored, kind, temperature)
   }
 
   #judge(
@@ -234,7 +242,9 @@ export class Verifier {
     }
     const { model = turn.model } = this.#options
     const isServed = model === null || models.length === 0 || models.some(({ id }) => id === model)
-    return isServed ? undefined : 'other_model'
+    if (!isServed) return 'other_model'
+    const isKnown = this.#getLogprobsKind(turn) === 'raw' || getTemperature(turn) !== undefined
+    return isKnown ? undefined : 'unknown_temperature'
   }
 
   async #score(
@@ -245,8 +255,10 @@ export class Verifier {
     const { model = turn.model, alternatives = ALTERNATIVES } = this.#options
     const isAdapter = this.#health.models.some(({ id, isAdapter: is }) => id === model && is)
     const loraPath = isAdapter ? model : turn.params.lora_path
+    const temperature = getTemperature(turn)
     const needsAlternatives =
-      isScaling(this.#getLogprobsKind(turn), getTemperature(turn)) || turn.samplingLogprobs !== undefined
+      temperature !== undefined &&
+      (isScaling(this.#getLogprobsKind(turn), temperature) || turn.samplingLogprobs !== undefined)
     const request: ScoreRequest = {
       promptTokenIds,
       completionTokenIds: Int32Array.from(turn.completionTokenIds),
@@ -305,11 +317,12 @@ const MASK_DIFFERS =
 
 /**
  * Pairs the recorded logprobs over masks with the engine's, for the tokens that have such a logprob. The mask of such a
- * token may be missing.
+ * token may be missing. There are no pairs if the temperature is unknown, on which these logprobs depend.
  */
 function createMaskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
-  if (samplingLogprobs === undefined) return []
+  const temperature = getTemperature(turn)
+  if (samplingLogprobs === undefined || temperature === undefined) return []
   const indices = scored
     .map((_, index) => index)
     .filter((index) => typeof samplingLogprobs[index] === 'number')
@@ -321,13 +334,16 @@ function createMaskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]):
   return pairMasked(
     tokens,
     indices.map((index) => scored[index]!),
-    getTemperature(turn),
+    temperature,
   )
 }
 
-/** Returns the requested temperature. Default: 1, as in engines. */
-function getTemperature({ params: { temperature } }: VerifiableTurn): number {
-  return typeof temperature === 'number' ? temperature : 1
+/**
+ * Returns the temperature of a turn; undefined if its request sets none and the engine's default was not recorded:
+ * engines take it from the model's `generation_config.json`, often below 1.
+ */
+function getTemperature({ params: { temperature }, defaults }: VerifiableTurn): number | undefined {
+  return typeof temperature === 'number' ? temperature : defaults?.temperature
 }
 
 /** Returns prompts whose last token, which affects a model most, is replaced by other tokens of the turn. */

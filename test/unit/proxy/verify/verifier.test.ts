@@ -193,14 +193,18 @@ for (const kind of KINDS) {
   t.test(`${kind}: another adapter than the requested one is detected`, async (t) => {
     const [critic, base] = [new TableModel(2), POLICY]
     // It was sampled by the base model under the adapter's name.
-    const turn = { ...createTurn(kind, 1, { model: base }), model: 'critic', params: { lora_path: 'critic' } }
+    const turn = {
+      ...createTurn(kind, 1, { model: base }),
+      model: 'critic',
+      params: { temperature: 1, lora_path: 'critic' },
+    }
     await findFault(t, kind, turn, { policy: POLICY, critic })
     // The adapter's own samples pass.
     const { engine } = await setUp(t, kind, { policy: POLICY, critic })
     const right = {
       ...createTurn(kind, 1, { model: critic }),
       model: 'critic',
-      params: { lora_path: 'critic' },
+      params: { temperature: 1, lora_path: 'critic' },
     }
     t.equal((await verifyAll(engine, [right])).run.verdict, 'same')
   })
@@ -283,6 +287,23 @@ for (const kind of KINDS) {
     else t.equal(verified.result.verdict, 'differs')
   })
 }
+
+t.test('a temperature that the request does not set is the recorded default of the engine', async (t) => {
+  const { engine } = await setUp(t, 'sglang')
+  const turn = { ...createTurn('sglang', 1, { temperature: 0.6 }), params: {} }
+  const { run } = await verifyAll(engine, [{ ...turn, defaults: { temperature: 0.6 } }, turn])
+  t.match(run, { verdict: 'same', compared: 1, skipped: { unknown_temperature: 1 } })
+})
+
+t.test('an unknown temperature leaves out only the comparisons that depend on it', async (t) => {
+  const { engine } = await setUp(t, 'vllm')
+  const turn = { ...createMaskedTurn('vllm', 1, 0.6), params: { top_p: 0.6 } }
+  const { results } = await verifyAll(engine, [{ ...turn, defaults: { temperature: 0.6 } }, turn])
+  t.match(results, [
+    { verdict: 'same', masked: { tokens: LENGTH } },
+    { verdict: 'same', masked: undefined },
+  ])
+})
 
 t.test('an engine that cannot score is rejected with its name', async (t) => {
   const engine = CLIENT_OF_KIND.openai({ url: 'http://127.0.0.1:1' })
