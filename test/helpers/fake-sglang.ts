@@ -31,6 +31,8 @@ type Streams = (typeof STREAMS)[number]
 
 interface FakeSglangOptions {
   streams?: Streams
+  /** The value of `--preferred-sampling-params`. Default: the server does not report it, as old versions. */
+  preferredSamplingParams?: object | null | undefined
 }
 
 type Params = Record<string, unknown> & { max_new_tokens?: number | null; ignore_eos?: boolean }
@@ -52,7 +54,7 @@ const KNOWN_PARAMS = new Set(
 export async function startFakeSglang(options: FakeSglangOptions = {}): Promise<FakeSglang> {
   let running = 0
   const server = await startScriptedServer(async (request, response) => {
-    if (request.method === 'GET') return respondToGet(request, response)
+    if (request.method === 'GET') return respondToGet(request, response, options)
     running += 1
     response.once('close', () => {
       running -= 1
@@ -63,13 +65,18 @@ export async function startFakeSglang(options: FakeSglangOptions = {}): Promise<
   return { ...server, running: () => running }
 }
 
-function respondToGet({ path }: IncomingRequest, response: ServerResponse): void {
+function respondToGet(
+  { path }: IncomingRequest,
+  response: ServerResponse,
+  { preferredSamplingParams: preferred_sampling_params }: FakeSglangOptions,
+): void {
   if (path === '/v1/models') {
     const model = { id: 'fake', object: 'model', owned_by: 'sglang', root: 'fake', max_model_len: 4096 }
     sendJson(response, { object: 'list', data: [model] })
   } else if (path === '/health') response.end()
   else if (path === '/get_model_info') {
-    sendJson(response, { model_path: '/fake', is_generation: true, weight_version: 'default' })
+    const info = { model_path: '/fake', is_generation: true, weight_version: 'default' }
+    sendJson(response, { ...info, preferred_sampling_params })
   } else sendJson(response, { detail: 'Not Found' }, 404)
 }
 

@@ -151,6 +151,7 @@ t.test('vLLM reads the images itself, and reports the prompt with expanded place
     t.strictSame(completion.logprobs, [-0.5, -0.5])
     t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
     t.equal(findInexactReason(completion), null)
+    t.same(completion.start!.sampling, { defaults: { temperature: 0.6, top_k: 20 } })
   }
 })
 

@@ -279,6 +279,19 @@ t.test("SGLang's requests in token mode", async (t) => {
   })
 })
 
+t.test("SGLang's defaults in token mode are recorded as far as it reports them", async (t) => {
+  for (const [preferred, sampling] of [
+    [null, { defaults: { temperature: 1 } }],
+    [{ temperature: 0.7, top_k: 20, stop: ['x'] }, { defaults: { temperature: 0.7, top_k: 20 } }],
+    [undefined, undefined],
+  ] as const) {
+    const server = await startFakeSglang({ preferredSamplingParams: preferred })
+    const { client } = createClient(t, createSglangClient, server)
+    await client.checkHealth(noAbort)
+    t.strictSame((await run(client, {})).start!.sampling, sampling)
+  }
+})
+
 t.test('a limit above the length that SGLang serves is the rest of that length', async (t) => {
   const { client, server } = createClient(t, createSglangClient, await startFakeSglang())
   const getRequestedLimit = async (limit: Record<string, number>) => {

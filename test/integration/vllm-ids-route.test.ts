@@ -79,7 +79,8 @@ t.test(
     t.strictSame(completion.tokenIds, [5, 2])
     t.strictSame(completion.logprobs, [-0.25, -0.25])
     t.equal(findInexactReason(completion), null)
-    t.match(events.at(0), { type: 'start', weightVersion: 'v1' })
+    const sampling = { defaults: { temperature: 1 } }
+    t.match(events.at(0), { type: 'start', weightVersion: 'v1', sampling })
     t.match(events.at(-1), { type: 'end', weightVersion: 'v2', finishReason: 'stop' })
     const details = events.flatMap((event) => (event.type === 'delta' ? (event.details ?? []) : []))
     t.match(details, [

@@ -221,6 +221,7 @@ export const SGLANG: RequiredNames = {
     'routed_experts',
     'weight_version',
     'weight_versions',
+    'preferred_sampling_params',
   ],
   builders: ['TokenizerManager', 'BaseFinishReason'],
 }

@@ -1,5 +1,5 @@
 import { ProxyError } from '../../../../base/errors.ts'
-import { isRecord } from '../../../../base/json.ts'
+import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { EventSink } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
@@ -8,6 +8,7 @@ import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
 import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
 import type { ConnectionOptions } from '../wire/connection.ts'
+import { DefaultSamplingSink, toRecordedDefaults } from '../wire/default-sampling.ts'
 import { readResponse } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import { RemoteTokenizer } from '../wire/remote-tokenizer.ts'
@@ -56,6 +57,8 @@ class SglangClient extends ServerClient implements EngineClient {
   #servedName: string | undefined
   /** The context length of the server's model in tokens, prompt and completion together; known after a health check. */
   #contextLength: number | undefined
+  /** The defaults of sampling parameters in token mode, if a health check has reported them. */
+  #defaults: Record<string, number> | undefined
   #versionWarning: string | undefined
   /**
    * Whether the server was ready since its last failure: if it is not ready afterwards, it is paused rather than
@@ -128,7 +131,8 @@ class SglangClient extends ServerClient implements EngineClient {
       expertsStart: request.expertsStart,
       redact: this.connection.endpoint.redact,
     })
-    await readResponse(reader, this.connection, response, sink)
+    const informed = this.#defaults === undefined ? sink : new DefaultSamplingSink(sink, this.#defaults)
+    await readResponse(reader, this.connection, response, informed)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
@@ -150,7 +154,7 @@ class SglangClient extends ServerClient implements EngineClient {
         this.#version.forget()
         this.#toolCallConstraints.forget()
         this.#tokenizer.forget()
-        this.#servedName = undefined
+        this.#servedName = this.#defaults = undefined
         this.#wasReady = false
         throw thrown
       }),
@@ -173,6 +177,7 @@ class SglangClient extends ServerClient implements EngineClient {
     const info =
       (await this.connection.queryOptional('/model_info', signal)) ??
       (await this.connection.queryOptional('/get_model_info', signal))
+    this.#defaults = readDefaults(info)
     // A paused engine does not respond to queries of its tokenizer.
     const tokenizer = isPaused ? {} : await this.#tokenizer.query(question, models[0]?.id, signal)
     return {
@@ -203,6 +208,19 @@ class SglangClient extends ServerClient implements EngineClient {
     super.endSession(sessionId)
     this.#sessions.end(sessionId)
   }
+}
+
+/**
+ * Returns the defaults of `/generate` that the server reports (`--preferred-sampling-params`); undefined if it reports
+ * none. That route, other than the chat route, does not read the model's `generation_config.json`
+ * (`_create_tokenized_object` in `tokenizer_manager.py`, 0.5.23).
+ */
+function readDefaults(info: string | undefined): Record<string, number> | undefined {
+  const body = info === undefined ? undefined : parseJson(info)
+  if (!isRecord(body)) return undefined
+  const { preferred_sampling_params: preferred } = body
+  if (preferred === null) return toRecordedDefaults({})
+  return isRecord(preferred) ? toRecordedDefaults(preferred) : undefined
 }
 
 /**

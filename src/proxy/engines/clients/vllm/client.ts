@@ -9,6 +9,7 @@ import type { TokenizerQuery } from '../../port/expected-tokenizer.ts'
 import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
 import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
 import type { ConnectionOptions, EngineConnection } from '../wire/connection.ts'
+import { DefaultSamplingSink, toRecordedDefaults } from '../wire/default-sampling.ts'
 import type { EngineResponse } from '../wire/engine-response.ts'
 import { readCompletion } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
@@ -113,10 +114,12 @@ class VllmClient extends ServerClient implements EngineClient {
       signal,
     )
     const details = findIdsRouteReason(request, await this.#getIdsRouteFeatures(request, signal))
-    const byIds = details && (await this.#sendByIds(request, signal))
+    const options = details && (await this.#getIdsRequestOptions(request, signal))
+    const byIds = options && (await this.#sendByIds(request, options, signal))
     if (byIds !== undefined) {
-      if (details !== 'masks') return await readCompletion(this.connection, request, byIds, sink)
-      const watch = new MaskWatch(sink)
+      const informed = new DefaultSamplingSink(sink, toRecordedDefaults(options!.defaults))
+      if (details !== 'masks') return await readCompletion(this.connection, request, byIds, informed)
+      const watch = new MaskWatch(informed)
       await readCompletion(this.connection, request, byIds, watch)
       // Later requests that need only masks use `/v1/completions`.
       if (watch.areMissing) this.#noMasks = NO_MASKS
@@ -168,8 +171,12 @@ class VllmClient extends ServerClient implements EngineClient {
    * Sends a request to the ids route.
    * @returns undefined if the server lacks it; `/v1/completions` supports everything but masks and versions
    */
-  async #sendByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
-    const body = buildVllmIdsBody(request, await this.#getIdsRequestOptions(request, signal))
+  async #sendByIds(
+    request: TokenRequest,
+    options: IdsRequestOptions,
+    signal: AbortSignal,
+  ): Promise<EngineResponse | undefined> {
+    const body = buildVllmIdsBody(request, options)
     try {
       const json = serializeBodyWithIds(body, 'token_ids', request)
       return await this.connection.sendRequest(IDS_ROUTE, signal, json, request)
@@ -201,10 +208,12 @@ class VllmClient extends ServerClient implements EngineClient {
       throw new ProxyError('unsupported', message, { param: 'messages' })
     }
     const ids = new PromptIds(collapseImages(request.promptTokenIds.toArray(), images, images.edges))
-    const body = buildVllmImagesBody(request, await this.#getIdsRequestOptions(request, signal))
+    const options = await this.#getIdsRequestOptions(request, signal)
+    const body = buildVllmImagesBody(request, options)
     const json = serializeBodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
     const response = await this.connection.sendRequest(IDS_ROUTE, signal, json, request)
-    await readCompletion(this.connection, request, response, sink)
+    const informed = new DefaultSamplingSink(sink, toRecordedDefaults(options.defaults))
+    await readCompletion(this.connection, request, response, informed)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
