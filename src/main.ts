@@ -258,6 +258,8 @@ export async function startServer(
   if (notes.length > 0) logEvent(logger, 'configuration_note', { note: notes.join(' ') })
   stack.defer(() => rollouts?.own?.close())
   await rollouts?.own?.begin({ proxyUrl: http.url, adminKeys, tlsCa: undefined })
+  // A pause, the weight version and engines that apply already.
+  await shared?.waitForControls()
   await shared?.publish({ url: config.nodeUrl ?? getReachableUrl(http.url) })
   const running = stack.move()
   return {

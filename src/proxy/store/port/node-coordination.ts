@@ -92,6 +92,8 @@ export interface NodeCoordination {
   setControl(name: string, value: unknown): Promise<number>
   /** Calls `follow` with all settings, and then with each change, in order and one at a time. */
   followControls(follow: (setting: ControlSetting) => Promise<void>): void
+  /** Resolves when this node has applied all settings. @throws an error of `follow` */
+  waitForControls(): Promise<void>
   /** Calls the listener when other nodes have ended this node's lease: all cached session state may be stale. */
   onLost(listener: () => void): void
 }

@@ -59,8 +59,11 @@ export class PostgresNodeCoordination implements NodeCoordination {
   #published: NodeStateReport = {}
   #validUntilMs = 0
   #proxies: readonly NodeStatus[] = []
+  /** All settings, as of the last renewal. */
+  #controls: readonly ControlSetting[] = []
   /** The number of the last control change that this node has applied. */
   #seen = 0
+  #following: Promise<void> | undefined
   #cancelNext: (() => void) | undefined
   #beating: Promise<void> | undefined
 
@@ -150,13 +153,18 @@ export class PostgresNodeCoordination implements NodeCoordination {
 
   async setControl(name: string, value: unknown): Promise<number> {
     const change = await this.#writer.execute('setControl', [name, value])
-    while (this.#seen < change) await this.#beat()
+    await this.#waitUntilSeen(change)
     return change
   }
 
   followControls(follow: (setting: ControlSetting) => Promise<void>): void {
     this.#followControl = follow
     void this.#beat().catch(() => {})
+  }
+
+  async waitForControls(): Promise<void> {
+    await this.#beat()
+    await this.#waitUntilSeen(Math.max(0, ...this.#controls.map(({ change }) => change)))
   }
 
   onLost(listener: () => void): void {
@@ -205,7 +213,10 @@ export class PostgresNodeCoordination implements NodeCoordination {
     this.#validUntilMs = sentAtMs + VALID_MS
     this.#transition(this.#published.isDraining ? 'draining' : 'serving')
     this.#updateNodes(renewed)
-    await this.#follow(renewed.controls)
+    this.#controls = renewed.controls
+    // Not awaited: a change may ask engines and workers that do not respond, for longer than the lease is valid. A
+    // failed change is applied again after the next renewal.
+    void this.#follow().catch(() => {})
   }
 
   /** Changes the state, and logs the change. Does nothing if the node is in this state already. */
@@ -239,17 +250,40 @@ export class PostgresNodeCoordination implements NodeCoordination {
     }
   }
 
-  /** Applies the control changes that this node has not applied yet, in order. */
-  async #follow(controls: readonly ControlSetting[]): Promise<void> {
+  /** Applies the control changes that this node has not applied yet: concurrent callers share one application. */
+  #follow(): Promise<void> {
+    this.#following ??= this.#applyControls().finally(() => {
+      this.#following = undefined
+    })
+    return this.#following
+  }
+
+  /** Waits until this node has applied a change. @throws an error of its application */
+  async #waitUntilSeen(change: number): Promise<void> {
+    while (this.#seen < change) {
+      await this.#beat()
+      await this.#follow()
+    }
+  }
+
+  /** Applies the control changes in order, also those that renewals read meanwhile. */
+  async #applyControls(): Promise<void> {
     const follow = this.#followControl
     if (follow === undefined) return
-    const before = this.#seen
-    const changed = controls.filter(({ change }) => change > before).sort((a, b) => a.change - b.change)
-    for (const setting of changed) {
-      await follow(setting)
-      this.#seen = setting.change
+    for (let next = this.#findNextControl(); next !== undefined; next = this.#findNextControl()) {
+      await follow(next)
+      this.#seen = next.change
+      // The node that set the control waits until all nodes report the change.
+      void this.publish({}).catch(() => {})
     }
-    // The node that set the control waits until all nodes report the change.
-    if (this.#seen > before) await this.#writer.execute('beat', [{ ...this.#published, seen: this.#seen }])
+  }
+
+  /** Returns the earliest change that this node has not applied. @returns undefined: there is none, or it is closed */
+  #findNextControl(): ControlSetting | undefined {
+    if (this.#state === 'closed') return undefined
+    return this.#controls
+      .filter(({ change }) => change > this.#seen)
+      .sort((a, b) => a.change - b.change)
+      .at(0)
   }
 }

@@ -1,5 +1,7 @@
+import { setImmediate } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { assertTransition } from '../../../../../src/base/transitions.ts'
+import type { ControlSetting } from '../../../../../src/proxy/store/port/node-coordination.ts'
 import {
   NODE_TRANSITIONS,
   PostgresNodeCoordination,
@@ -77,10 +79,16 @@ function setUp() {
   const clock = new FakeClock()
   let database: 'up' | 'down' | 'lease ended' = 'up'
   let response = Promise.resolve()
-  const execute = async (method: string) => {
+  let controls: ControlSetting[] = []
+  const execute = async (method: string, [argument, value]: [unknown?, unknown?] = []) => {
     const found = database
     await response
-    if (found === 'up') return { lease: 1, proxies: [], over: [], freed: 0, controls: [] }
+    if (method === 'setControl') {
+      controls.push({ name: String(argument), value, change: controls.length + 1 })
+      return controls.length
+    }
+    const self = { id: 1, name: 'self', isDraining: false, ...(argument as { seen: number }) }
+    if (found === 'up') return { lease: 1, proxies: [self], over: [], freed: 0, controls }
     if (found === 'down' || method === 'renew') throw new Error('connection lost')
     return undefined
   }
@@ -109,7 +117,10 @@ function setUp() {
     response = promise
     return resolve
   }
-  return { shared, clock, lines, enter, delayResponses }
+  const setControls = (...settings: ControlSetting[]) => {
+    controls = settings
+  }
+  return { shared, clock, lines, enter, delayResponses, setControls }
 }
 
 /** The states that lead to each state of a new node. */
@@ -154,4 +165,56 @@ t.test('a reply to a renewal after the node was closed does not reopen it', asyn
   await renewed
   shared.close()
   t.strictSame([lines, clock.pending], [[], 0])
+})
+
+t.test(
+  'a control change that takes long to apply delays neither renewals nor what a node publishes',
+  async (t) => {
+    const { shared, clock, lines, enter, setControls } = setUp()
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const followed: unknown[] = []
+    await enter.serving()
+    shared.followControls(async ({ value }) => {
+      followed.push(value)
+      await promise
+    })
+    const changed = shared.setControl('weight_version', 'a')
+    while (followed.length === 0) await setImmediate()
+    for (let seconds = 0; seconds < 12; seconds += 1) {
+      clock.advance(1_000)
+      await setImmediate()
+    }
+    await shared.publish({ isDrained: true })
+    t.strictSame(
+      lines.filter(({ level }) => level !== 'debug'),
+      [],
+    )
+    t.notOk(lines.some(({ state }) => state === 'expired'))
+    setControls({ name: 'weight_version', value: 'b', change: 2 }, { name: 'paused', value: true, change: 3 })
+    await shared.publish({})
+    t.strictSame(followed, ['a'], 'changes are applied one at a time')
+    resolve()
+    await changed
+    await shared.waitForControls()
+    t.strictSame(followed, ['a', 'b', true])
+    while (shared.self?.seen !== 3) await setImmediate()
+    shared.close()
+  },
+)
+
+t.test('a control change that fails is applied again after the next renewal', async (t) => {
+  const { shared, enter, setControls } = setUp()
+  let isFailing = true
+  const followed: unknown[] = []
+  shared.followControls(async ({ value }) => {
+    if (isFailing) throw new Error('no engine responds')
+    followed.push(value)
+  })
+  await enter.serving()
+  setControls({ name: 'a', value: 1, change: 1 }, { name: 'b', value: 2, change: 2 })
+  await t.rejects(shared.waitForControls(), { message: 'no engine responds' })
+  isFailing = false
+  await shared.waitForControls()
+  t.strictSame(followed, [1, 2])
+  shared.close()
 })
