@@ -37,7 +37,7 @@ export interface LeaseRenewal {
   readonly proxies: readonly NodeStatus[]
   /** Leases that expired long enough ago for other nodes to end them. */
   readonly over: readonly number[]
-  /** The number of sessions of crashed nodes that this renewal freed. */
+  /** The number of sessions of crashed nodes that this node has freed since its previous renewal. */
   readonly freed: number
   readonly controls: readonly ControlSetting[]
 }

@@ -22,12 +22,19 @@ export class LeaseConnection {
    * running node renews its lease within a second.
    */
   #expired: readonly number[] = []
+  #freeing: Promise<void> | undefined
+  /** The number of sessions freed since the last renewal. */
+  #freed = 0
 
   constructor(connect: () => Promise<Client>) {
     this.#connect = connect
   }
 
-  /** Renews the lease, and frees sessions of crashed nodes. @returns undefined: the lease has ended */
+  /**
+   * Renews the lease, and starts to free sessions of crashed nodes. Not awaited: a crashed node may leave more sessions
+   * than can be freed while the lease is valid.
+   * @returns undefined: the lease has ended
+   */
   async beat(heartbeat: Heartbeat): Promise<LeaseRenewal | undefined> {
     const renewed = await this.#enqueue(async (client) => {
       if (this.#lockedLease !== heartbeat.lease) await lockLease(client, { id: heartbeat.lease })
@@ -37,10 +44,21 @@ export class LeaseConnection {
     if (renewed === undefined) return undefined
     const over = renewed.over.filter((id) => this.#expired.includes(id))
     this.#expired = renewed.over
-    let freed = 0
-    for (let count = 1; count > 0; freed += count)
-      count = await this.#enqueue((client) => freeSomeSessions(client, over))
+    const freed = this.#freed
+    this.#freed = 0
+    // If this fails, the next renewal continues.
+    this.#freeing ??= this.#free(over)
+      .catch(() => {})
+      .finally(() => {
+        this.#freeing = undefined
+      })
     return { ...renewed, freed }
+  }
+
+  /** Frees sessions in steps, between which other tasks run. @param over expired leases, which are ended first */
+  async #free(over: readonly number[]): Promise<void> {
+    for (let count = 1; count > 0; this.#freed += count)
+      count = await this.#enqueue((client) => freeSomeSessions(client, over))
   }
 
   /** Returns whether a server process of another connection executes a statement. */

@@ -83,3 +83,20 @@ t.test('a task that runs while the connection is closed is not repeated', async 
   await t.rejects(connection.readOwner('s'), { message: /closed/ })
   t.equal(connections(), 1)
 })
+
+t.test('a renewal does not wait until all sessions of a crashed node are free', async (t) => {
+  let unfreed = true
+  const query = async (sql: string) => {
+    await setImmediate()
+    if (/FROM llm_proxy.(proxies|controls)/.test(sql) && !sql.includes('SKIP LOCKED'))
+      return { rows: [], rowCount: 0 }
+    return { rows: unfreed ? [{ id: 1, tree: 1 }] : [], rowCount: 1 }
+  }
+  const connection = new LeaseConnection(async () => ({ query, end: async () => {} }) as unknown as Client)
+  const renew = () => connection.beat({ lease: 1, seen: 0 })
+  t.match(await renew(), { lease: 1, freed: 0 })
+  let freed = 0
+  while (freed < 3) freed += (await renew())?.freed ?? 0
+  unfreed = false
+  await t.resolves(renew())
+})
