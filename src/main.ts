@@ -32,7 +32,7 @@ import { ClusterControls } from './proxy/http/nodes/cluster-controls.ts'
 import { createNodes } from './proxy/http/nodes/nodes.ts'
 import { RolloutOwners } from './proxy/http/nodes/rollout-owners.ts'
 import { Controls } from './proxy/http/operator/controls.ts'
-import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
+import { type HealthPort, openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import { getHealth } from './proxy/http/operator/health/health-route.ts'
 import { type HttpServer, listen, type ServerOptions } from './proxy/http/server.ts'
 import { getReachableUrl } from './proxy/http/transport/base-url.ts'
@@ -207,7 +207,10 @@ export async function startServer(
   const owners = nodes && new RolloutOwners(nodes)
   const rollouts = usesRollouts ? requireProduct('rollouts').openRollouts(config, logger, owners) : undefined
 
-  // 11. The HTTP server for agents, trainers, operators and workers, and the separate port for probes.
+  // 11. The HTTP server for agents, trainers, operators and workers, and the separate port for probes, which closes
+  // last, so that it reports the drain to its end.
+  let healthPort: HealthPort | undefined
+  stack.defer(() => healthPort?.close())
   const http = await (platform.listen ?? listen)({
     ...httpOptions,
     ...{ sessions, store, runner, backend, logger, weights, activity, nodes, tracer: tracing, acceptWorker },
@@ -240,15 +243,16 @@ export async function startServer(
       ],
     }),
   })
-  stack.defer(() => http.close())
+  const drain = { endsAtMs: 0, areResponsesComplete: true }
+  stack.defer(async () => {
+    drain.areResponsesComplete = await http.close(drain.endsAtMs - performance.now())
+  })
   const health = async () => {
     const { code, health } = await getHealth({ backend, runner, store })
     return { code, body: JSON.stringify(health) }
   }
   const { healthPort: port } = config
-  const healthPort =
-    port === undefined ? undefined : await openHealthPort({ host, port, basePath, getHealth: health })
-  stack.defer(() => healthPort?.close())
+  if (port !== undefined) healthPort = await openHealthPort({ host, port, basePath, getHealth: health })
   // Closing the sessions first ends their long polls; otherwise closing the HTTP server would wait for these.
   stack.defer(() => sessions.close())
 
@@ -268,13 +272,15 @@ export async function startServer(
     inspectorUrl: products.inspector && `${http.url}/ui`,
     lost: store.lost,
     stop: async (graceMs) => {
+      drain.endsAtMs = performance.now() + graceMs
       // Rollouts run for minutes, so they are cancelled instead of awaited; the trainer retries them.
       await rollouts?.own?.rollouts.stop(0)
       // A failure is ignored: if the database is unavailable, the lease of this node expires, and the others notice.
       await shared?.publish({ isDraining: true }).catch(() => {})
-      const drained = await runner.drain(graceMs)
+      const areTurnsComplete = await runner.drain(graceMs)
+      // Responses that other nodes serve, and downloads, have the rest of the grace period.
       await running.disposeAsync()
-      return { drained }
+      return { drained: areTurnsComplete && drain.areResponsesComplete }
     },
   }
 }

@@ -1,5 +1,9 @@
-/** Two nodes of one database in this process, with an engine that echoes its request, and keys of every scope. */
+/**
+ * Two nodes of one database in this process, with an engine that echoes its request (`wait 50 ms`: after that time), and
+ * keys of every scope.
+ */
 import type { ServerResponse } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
 import { createAgentKey, createRunKey } from '../../src/proxy/http/access/agent-key.ts'
 import { KEYS } from './keys.ts'
@@ -76,17 +80,19 @@ export function encodeChunked(body: string): string {
   return `${Buffer.byteLength(body, 'latin1').toString(16)}\r\n${body}\r\n0\r\n\r\n`
 }
 
-function respond({ method, path, body }: IncomingRequest, response: ServerResponse): void {
+async function respond({ method, path, body }: IncomingRequest, response: ServerResponse): Promise<void> {
   if (path === '/v1/models')
     sendJson(response, { data: [{ id: 'fake', owned_by: 'vllm', max_model_len: 4_096 }] })
   else if (path === '/version') sendJson(response, { version: '0.32.0' })
   else if (method === 'GET') sendJson(response, {})
-  else if (path.endsWith('/chat/completions')) complete(body, response)
+  else if (path.endsWith('/chat/completions')) await complete(body, response)
   else sendJson(response, { error: { message: 'no such route' } }, 404)
 }
 
-function complete(body: { messages: { content: string }[] }, response: ServerResponse): void {
-  const content = `answer to ${body.messages.at(-1)!.content}`
+async function complete(body: { messages: { content: string }[] }, response: ServerResponse): Promise<void> {
+  const question = body.messages.at(-1)!.content
+  await sleep(Number(/^wait (\d+) ms$/.exec(question)?.[1] ?? 0))
+  const content = `answer to ${question}`
   const logprobs = COMPLETION_IDS.map((id) => ({
     ...{ token: `token_id:${id}`, logprob: -0.5, bytes: null, top_logprobs: [] },
   }))

@@ -53,6 +53,16 @@ import type { UnauthenticatedConnections } from './transport/unauthenticated-con
 import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
 
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /**
+     * Whether a closing server waits for responses of the route as long as for those of agents. Default: true. False:
+     * they end only when the client disconnects, or may take hours and are retried by their client.
+     */
+    awaitedOnClose?: boolean
+  }
+}
+
 /** The options of every application, whatever its routes. */
 export interface CommonAppOptions {
   logger: Logger
@@ -111,8 +121,8 @@ export interface App {
   fastify: FastifyInstance
   /** All routes, with the access that each requires. */
   routes: readonly RouteScope[]
-  /** The responses that are not complete yet. */
-  openResponses: ReadonlySet<unknown>
+  /** The responses that are not complete yet, and whether a closing server waits for them (`awaitedOnClose`). */
+  openResponses: ReadonlyMap<unknown, boolean>
 }
 
 /** The factory of the server below Fastify, and the server's unauthenticated connections. */
@@ -274,11 +284,11 @@ async function addRoutes(
   await app.register<AgentRoutesOptions>(withScope('agent', agentRoutes), options)
 }
 
-/** Returns a live set of the responses that are not complete yet. */
-function watchResponses(fastify: FastifyInstance): ReadonlySet<unknown> {
-  const open = new Set<unknown>()
-  fastify.addHook('onRequest', (_request, { raw }, done) => {
-    open.add(raw)
+/** Returns a live map of the responses that are not complete yet, as in {@link App.openResponses}. */
+function watchResponses(fastify: FastifyInstance): ReadonlyMap<unknown, boolean> {
+  const open = new Map<unknown, boolean>()
+  fastify.addHook('onRequest', ({ routeOptions }, { raw }, done) => {
+    open.set(raw, routeOptions.config.awaitedOnClose !== false)
     // More parts of the proxy listen for the end of a response than Node's default limit, above which it warns of a
     // leak.
     raw.setMaxListeners(MAX_LISTENERS)

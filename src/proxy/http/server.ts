@@ -31,8 +31,12 @@ export interface HttpServer {
   readonly url: string
   /** All routes, with the access that each requires. */
   readonly routes: readonly RouteScope[]
-  /** Completes the responses in progress, then closes. */
-  close(): Promise<void>
+  /**
+   * Accepts no more requests, completes the responses in progress, then closes.
+   * @param graceMs the time that these responses have, if it is longer than the default of 5 s
+   * @returns whether all of them completed; responses of routes that are not `awaitedOnClose` are not counted
+   */
+  close(graceMs?: number): Promise<boolean>
 }
 
 /**
@@ -81,9 +85,10 @@ export async function listenWith(
       basePath,
     }),
     routes: app.routes,
-    close: async () => {
-      await closeServer(app, handles, unauthenticated)
+    close: async (graceMs) => {
+      const areComplete = await closeServer(app, { handles, unauthenticated, graceMs })
       reservation?.close()
+      return areComplete
     },
   }
 }
@@ -108,22 +113,32 @@ function renewCertificate({ fastify }: App, servers: readonly object[], options:
   fastify.addHook('onClose', async () => stop())
 }
 
-/** The time that responses in progress have to complete when the server closes. */
+/** The time that responses in progress have to complete when the server closes, unless the caller grants more. */
 const CLOSE_MS = 5_000
 
-/** Closes the server. Responses in progress delay this by at most {@link CLOSE_MS}; idle connections do not. */
+interface CloseOptions {
+  handles: readonly Server[]
+  unauthenticated: UnauthenticatedConnections
+  graceMs: number | undefined
+}
+
+/** Closes the server, as described at {@link HttpServer.close}. Idle connections do not delay this. */
 async function closeServer(
   { fastify, openResponses }: App,
-  handles: readonly Server[],
-  unauthenticated: UnauthenticatedConnections,
-): Promise<void> {
-  const giveUpAtMs = performance.now() + CLOSE_MS
+  { handles, unauthenticated, graceMs = 0 }: CloseOptions,
+): Promise<boolean> {
+  const startedAtMs = performance.now()
+  let areComplete = true
   const poll = setInterval(() => {
-    if (openResponses.size > 0 && performance.now() < giveUpAtMs) return
+    const tookMs = performance.now() - startedAtMs
+    const areAwaited = openResponses.values().some((isAwaited) => isAwaited)
+    if (tookMs < CLOSE_MS ? openResponses.size > 0 : tookMs < graceMs && areAwaited) return
+    areComplete &&= !areAwaited
     fastify.server.closeAllConnections()
     unauthenticated.closeAll()
   }, 10)
   await Promise.all([fastify.close(), closeHandles(handles)]).finally(() => clearInterval(poll))
+  return areComplete
 }
 
 /**

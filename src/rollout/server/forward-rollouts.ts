@@ -66,7 +66,7 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
       )
     })
     const schema = { hide: true }
-    app.post('/rollouts', { schema }, forward)
+    app.post('/rollouts', { schema, config: { awaitedOnClose: false } }, forward)
     app.get('/rollouts', { schema }, forward)
     app.get('/rollouts/:id', { schema }, forward)
     app.delete('/rollouts/:id', { schema }, forward)

@@ -43,7 +43,9 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
         }),
     )
     const schema = { hide: true }
-    app.post('/rollouts', { schema }, (request, reply) => handleRollout(options, request, reply))
+    app.post('/rollouts', { schema, config: { awaitedOnClose: false } }, (request, reply) =>
+      handleRollout(options, request, reply),
+    )
     app.get('/rollouts', { schema }, async (request) => {
       const others = (await owners?.listOthers<RolloutSummary>(request)) ?? []
       const all = [...rollouts.list(), ...others]

@@ -159,9 +159,11 @@ export class SimProxy {
         stop()
         const closed = fastify.close()
         for (let waitedMs = 0; openResponses.size > 0 && waitedMs < 5_000; waitedMs += 10) await sleep(10)
+        const areComplete = openResponses.size === 0
         fastify.server.closeAllConnections()
         await closed
         await sleep(50)
+        return areComplete
       },
     }
   }

@@ -45,7 +45,10 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.setValidatorCompiler(validatorCompiler)
   app.get(
     '/events',
-    describe('sessions', 'Stream events of the proxy', describeMedia(NDJSON, ProxyEvent), {}),
+    {
+      config: { awaitedOnClose: false },
+      ...describe('sessions', 'Stream events of the proxy', describeMedia(NDJSON, ProxyEvent), {}),
+    },
     async (request, reply) => {
       const lines = openLines(reply)
       others?.follow(request, lines)
@@ -60,7 +63,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.get<{ Params: { sessionId: string } }>(
     '/sessions/:sessionId/live',
     {
-      config: { ofOwner: 'watch' },
+      config: { ofOwner: 'watch', awaitedOnClose: false },
       ...describe(
         'sessions',
         "Stream the output of a session's open turns",
