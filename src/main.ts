@@ -4,6 +4,7 @@
  * the reverse order.
  */
 import { hostname } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import { openBackend } from './backend.ts'
 import { ProxyError } from './base/errors.ts'
@@ -49,6 +50,7 @@ import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from './proxy/session/turn/weight-announcement.ts'
 import type { ThreadSpawner } from './proxy/store/common/store-thread.ts'
 import { isPostgresUrl, toDatabaseName } from './proxy/store/port/database-name.ts'
+import type { NodeCoordination } from './proxy/store/port/node-coordination.ts'
 import type { TurnRecord, TurnStore } from './proxy/store/port/turn-store.ts'
 import { openSqliteStore } from './proxy/store/sqlite/open.ts'
 import { openTemporaryStore } from './proxy/store/sqlite/temporary-store.ts'
@@ -277,12 +279,32 @@ export async function startServer(
       await rollouts?.own?.rollouts.stop(0)
       // A failure is ignored: if the database is unavailable, the lease of this node expires, and the others notice.
       await shared?.publish({ isDraining: true }).catch(() => {})
-      const areTurnsComplete = await runner.drain(graceMs)
+      const [areTurnsComplete] = await Promise.all([
+        runner.drain(graceMs),
+        shared && waitForRouting(shared, graceMs),
+      ])
       // Responses that other nodes serve, and downloads, have the rest of the grace period.
       await running.disposeAsync()
       return { drained: areTurnsComplete && drain.areResponsesComplete }
     },
   }
+}
+
+/**
+ * The time for which a draining node listens. Kubernetes and load balancers send requests for some seconds after the
+ * signal, until their probes have found the node draining or its removal has reached every machine.
+ */
+const ROUTING_MS = 5_000
+
+/**
+ * Waits, if there are other nodes to which this one forwards new requests, until load balancers no longer select it.
+ * @param graceMs the maximum
+ */
+async function waitForRouting({ proxies, self }: NodeCoordination, graceMs: number): Promise<void> {
+  const hasOthers = proxies.some(
+    ({ id, url, isDraining }) => id !== self?.id && url !== undefined && !isDraining,
+  )
+  if (hasOthers) await sleep(Math.min(ROUTING_MS, graceMs))
 }
 
 /** The parts that observe the others, and the system dependencies. */

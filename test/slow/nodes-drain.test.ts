@@ -27,6 +27,9 @@ t.test('a drain waits for forwarded responses, and not for streams that never en
 
   const startedAt = performance.now()
   const stopped = other.server.stop(60_000)
+  await until(async () => (await fetch(`${other.url}/health`)).status === 503)
+  const late = await sendRequest(other, 'late', 'hello', agentKey('late'))
+  t.equal(late.status, 200, 'a draining node without turns of its own forwards requests that still arrive')
   t.same(
     await impatient.server.stop(200),
     { drained: false },
