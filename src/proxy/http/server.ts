@@ -65,31 +65,30 @@ export async function listenWith(
   const app = await build({ serverFactory, unauthenticated })
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
-  // If another proxy has reserved the port, this one does not share it, so that listening fails with EADDRINUSE.
-  const reserved = SHARES_PORTS && port !== 0 ? await reservePort(port) : undefined
-  const shared = SHARES_PORTS && (port === 0 || reserved !== undefined)
-  try {
-    await app.fastify.listen({ host, port, ...(shared && SHARED_PORT) })
-  } catch (error) {
-    reserved?.close()
-    throw error
+  const handles: Server[] = []
+  let reservation: Server | undefined
+  const close = async (graceMs?: number) => {
+    const areComplete = await closeServer(app, { handles, unauthenticated, graceMs })
+    reservation?.close()
+    return areComplete
   }
-  const handles = shared ? (await Promise.all(servers.map(addHandles))).flat() : []
-  const bound = app.fastify.server.address() as AddressInfo
-  const reservation = reserved ?? (shared ? await reservePort(bound.port) : undefined)
-  return {
-    url: formatBaseUrl({
-      host: bound.address,
-      port: bound.port,
-      secure: certificate !== undefined,
-      basePath,
-    }),
-    routes: app.routes,
-    close: async (graceMs) => {
-      const areComplete = await closeServer(app, { handles, unauthenticated, graceMs })
-      reservation?.close()
-      return areComplete
-    },
+  try {
+    // If another proxy has reserved the port, this one does not share it, so that listening fails with EADDRINUSE.
+    reservation = SHARES_PORTS && port !== 0 ? await reservePort(port) : undefined
+    const isShared = SHARES_PORTS && (port === 0 || reservation !== undefined)
+    await app.fastify.listen({ host, port, ...(isShared && SHARED_PORT) })
+    if (isShared) await addHandles(servers, handles)
+    const bound = app.fastify.server.address() as AddressInfo
+    if (isShared) reservation ??= await reservePort(bound.port)
+    const secure = certificate !== undefined
+    return {
+      url: formatBaseUrl({ host: bound.address, port: bound.port, secure, basePath }),
+      routes: app.routes,
+      close,
+    }
+  } catch (error) {
+    await close()
+    throw error
   }
 }
 
@@ -165,22 +164,28 @@ async function reservePort(port: number): Promise<Server | undefined> {
   return await waitUntilListening(name, { path: `\0llm-proxy/port/${port}` }).catch(() => undefined)
 }
 
-/** Opens further handles on the server's address, which pass their connections to the server. @returns the handles */
-async function addHandles(server: Server): Promise<Server[]> {
-  const address = server.address()
-  if (address === null || typeof address === 'string') return []
-  const { address: host, port } = address
-  const passToServer = (socket: Socket) => {
-    // Node emits the errors of a request on the server of its socket.
-    Object.assign(socket, { server })
-    server.emit('connection', socket)
-  }
-  // The socket options that Node's HTTP servers use.
-  const options = { allowHalfOpen: true, noDelay: true }
-  const handles = Array.from({ length: HANDLES - 1 }, () => createServer(options, passToServer))
-  return await Promise.all(
-    handles.map((handle) => waitUntilListening(handle, { host, port, ...SHARED_PORT })),
-  )
+/**
+ * Opens further handles on the addresses of the servers, which pass their connections to the servers.
+ * @param handles receives the handles, also those that cannot listen
+ * @throws the operating system's error if one of them cannot listen
+ */
+async function addHandles(servers: readonly Server[], handles: Server[]): Promise<void> {
+  const listening = servers.flatMap((server) => {
+    const { address: host, port } = server.address() as AddressInfo
+    const passToServer = (socket: Socket) => {
+      // Node emits the errors of a request on the server of its socket.
+      Object.assign(socket, { server })
+      server.emit('connection', socket)
+    }
+    // The socket options that Node's HTTP servers use.
+    const options = { allowHalfOpen: true, noDelay: true }
+    const added = Array.from({ length: HANDLES - 1 }, () => createServer(options, passToServer))
+    handles.push(...added)
+    return added.map((handle) => waitUntilListening(handle, { host, port, ...SHARED_PORT }))
+  })
+  // A handle can be closed only after its attempt to listen has ended.
+  await Promise.allSettled(listening)
+  await Promise.all(listening)
 }
 
 /** Stops the handles. Resolves once all connections that they accepted are closed. */
