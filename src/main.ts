@@ -37,7 +37,6 @@ import { type HealthPort, openHealthPort } from './proxy/http/operator/health/he
 import { getHealth } from './proxy/http/operator/health/health-route.ts'
 import { type HttpServer, listen, type ServerOptions } from './proxy/http/server.ts'
 import { getReachableUrl } from './proxy/http/transport/base-url.ts'
-import { readCertificate } from './proxy/http/transport/certificate.ts'
 import { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
 import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
@@ -199,8 +198,7 @@ export async function startServer(
 
   // 9. The other nodes, and the admin controls, which apply to this node or to all nodes of the database.
   const httpOptions = toHttpOptions(config)
-  const authority = httpOptions.certificateFiles && readCertificate(httpOptions.certificateFiles).cert
-  const nodes = shared && createNodes(shared, { basePath, authority })
+  const nodes = shared && createNodes(shared, httpOptions)
   stack.defer(() => nodes?.forwarder.close())
   const controlled = { backend, weights, activity, logger }
   const cluster = nodes && new ClusterControls({ ...controlled, ...nodes, registry })

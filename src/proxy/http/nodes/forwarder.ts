@@ -10,6 +10,7 @@ import type { NodeCoordination } from '../../store/port/node-coordination.ts'
 import { DELIVERY_HEADER, type Deliveries } from './deliveries.ts'
 import { DeliveryReports, type ReportTarget } from './delivery-reports.ts'
 import { NODE_HEADER, type NodeIdentity, type SignedMessage } from './node-identity.ts'
+import { NodeTrust } from './node-trust.ts'
 import type { RequestBody } from './request-body.ts'
 import type { DeliveryReport } from './routes.ts'
 
@@ -25,7 +26,6 @@ const REPEATED_HEADER = 'x-llm-proxy-repeated'
 /** The maximum number of times that a request is forwarded: its session may change its owner while it is in transit. */
 export const MAX_HOPS = 4
 
-const CONNECT_TIMEOUT_MS = 5_000
 const REPORT_TIMEOUT_MS = 5_000
 /** The time that `close` waits for the last delivery reports. */
 const FLUSH_MS = 2_000
@@ -60,27 +60,26 @@ interface ForwarderOptions {
   deliveries: Deliveries
   /** The path that precedes all routes; it is the same at every node. */
   basePath?: string | undefined
-  /** The PEM certificate that verifies nodes with TLS; their host names are not checked. */
-  authority?: string | undefined
+  /** Verifies nodes with TLS; the forwarder closes it. Default: nodes have a certificate that Node.js trusts. */
+  trust?: NodeTrust | undefined
 }
 
 /** A sender of requests to the other nodes. */
 export class Forwarder {
   readonly #options: ForwarderOptions
   readonly #agent: Agent
+  readonly #trust: NodeTrust
   readonly #reports: DeliveryReports
 
   constructor(options: ForwarderOptions) {
     this.#options = options
-    const { authority, shared } = options
+    const { trust = new NodeTrust(), shared } = options
+    this.#trust = trust
     this.#agent = new Agent({
       // A response may be silent while a request waits for an engine, the end of a pause or the end of a session.
       headersTimeout: 0,
       bodyTimeout: 0,
-      connect: {
-        timeout: CONNECT_TIMEOUT_MS,
-        ...(authority !== undefined && { ca: authority, checkServerIdentity: () => undefined }),
-      },
+      connect: trust.connect,
     })
     this.#reports = new DeliveryReports({
       send: (...args) => this.#sendReports(...args),
@@ -194,6 +193,7 @@ export class Forwarder {
   async close(): Promise<void> {
     await this.#reports.flush(FLUSH_MS)
     await this.#agent.destroy()
+    this.#trust.close()
   }
 }
 

@@ -46,7 +46,8 @@ interface CertificateWatchOptions {
   current: Certificate
   /** Installs a new certificate. */
   onRenewed(certificate: Certificate): void
-  logger: Logger
+  /** Logs renewals and unusable files. Default: nothing is logged, because another watch of the files does. */
+  logger?: Logger
   /** Default: 10 s. */
   intervalMs?: number | undefined
 }
@@ -73,10 +74,11 @@ export function watchCertificate({
       if (certificate.cert === current.cert && certificate.key === current.key) return
       onRenewed(certificate)
       current = certificate
+      if (!logger) return
       logEvent(logger, 'certificate_renewed', { valid_to: new X509Certificate(certificate.cert).validTo })
     } catch (error) {
       const { message } = error as Error
-      if (message !== lastError) logEvent(logger, 'certificate_unusable', { reason: message })
+      if (logger && message !== lastError) logEvent(logger, 'certificate_unusable', { reason: message })
       lastError = message
     }
   }
