@@ -44,7 +44,9 @@ t.test('it returns what /health returns without a key, and nothing else', async 
   t.equal(response.status, 200)
   t.strictSame(await response.json(), { status: 'ok', mode: 'local', connected_workers: 0 })
   const { origin } = new URL(proxy.server.healthUrl!)
+  t.equal((await fetch(`${origin}/health/live`)).status, 200)
   t.equal((await fetch(`${origin}/sessions`)).status, 404)
+  t.equal((await fetch(`${origin}/health/workers`)).status, 404)
   t.equal((await fetch(`${origin}/health`, { method: 'POST' })).status, 404)
   t.equal((await fetch(`${origin}/health`, { method: 'HEAD' })).status, 200)
 })
@@ -64,12 +66,15 @@ t.test("it forwards the proxy's own report", async (t) => {
   now = { code: 503, body: '{"status":"draining"}' }
   await until(async () => (await fetch(port.url)).status === 503)
   t.equal(await (await fetch(port.url)).text(), now.body)
+  const live = await fetch(`${port.url}/live`)
+  t.strictSame([live.status, await live.json()], [200, { status: 'ok' }], 'it needs no restart')
 })
 
 t.test('a proxy that reports nothing for long is stuck', async (t) => {
   const port = await openHealthPort({ host: '127.0.0.1', port: 0, stuckMs: 50, getHealth: async () => OK })
   t.teardown(() => port.close())
   t.ok(await respondsWhileBlocked(t, port.url, 503))
+  t.ok(await respondsWhileBlocked(t, `${port.url}/live`, 503))
 })
 
 t.test('a port in use is an error at the start', async (t) => {

@@ -26,8 +26,8 @@ function send(url: string): Promise<Response> {
 }
 
 /** @returns undefined if the response takes more than a second */
-async function probe(url: string): Promise<number | undefined> {
-  const response = fetch(`${url}/health`, { signal: AbortSignal.timeout(1_000) })
+async function probe(url: string, path = '/health'): Promise<number | undefined> {
+  const response = fetch(`${url}${path}`, { signal: AbortSignal.timeout(1_000) })
   return response.then(
     ({ status }) => status,
     () => undefined,
@@ -52,6 +52,7 @@ async function probeWhileBlocked(t: Test, url: string, unblock: () => void): Pro
   t.ok(inTime > late, `${inTime} probes had a response within a second, ${late} had none`)
   t.equal((await failed).status, 503)
   await until(async () => (await probe(url)) === 503)
+  t.equal(await probe(url, '/health/live'), 200, 'a restart would not help')
   unblock()
   await until(async () => (await probe(url)) === 200)
   t.equal((await send(url)).status, 200, 'the database has recovered')

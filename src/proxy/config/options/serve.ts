@@ -42,7 +42,7 @@ const server = groupOptions('Server', {
     flag: 'health-port',
     hidden: true,
     type: 'port',
-    help: 'Second port for probes: only GET /health, in plain HTTP without keys, served by a separate thread',
+    help: 'Second port for probes: only GET /health and /health/live, in plain HTTP without keys, served by a separate thread',
   },
   maxBodyBytes: {
     flag: 'max-body-bytes',

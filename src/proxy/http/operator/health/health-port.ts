@@ -1,7 +1,7 @@
 /**
- * A second port, on which a separate thread serves only `GET /health`. On the proxy's port a probe waits until the
- * event loop has processed the requests before it: if hundreds begin at the same time, the probe times out, and an
- * orchestrator would restart a proxy that is only busy.
+ * A second port, on which a separate thread serves only `GET /health` and `GET /health/live`. On the proxy's port a
+ * probe waits until the event loop has processed the requests before it: if hundreds begin at the same time, the probe
+ * times out, and an orchestrator would restart a proxy that is only busy.
  */
 import { once } from 'node:events'
 import type { Worker } from 'node:worker_threads'

@@ -15,6 +15,8 @@ const Health = Type.Object({
   connected_workers: Type.Integer(),
 })
 
+const Liveness = Type.Object({ status: Type.Enum(['ok']) })
+
 interface HealthOptions {
   backend: Backend
   /** Returns further fields: version, database, counts of prompts, notes such as on a fallback engine. */
@@ -74,7 +76,8 @@ function nodesToWire({ proxies, self }: NodeCoordination) {
 
 /**
  * Serves `GET /health`: 200 while the proxy accepts requests, 503 once it drains or cannot commit, so that a load
- * balancer uses another one. Without a key, the response contains only what a probe needs.
+ * balancer uses another one. Without a key, the response contains only what a probe needs. `GET /health/live` is for
+ * orchestrators that restart the process, which does not help while the proxy drains or the database is unavailable.
  */
 export const healthRoute: FastifyPluginCallback<HealthOptions> = (
   app,
@@ -116,6 +119,17 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
         ...facts(),
       }
     },
+  )
+  app.get(
+    '/health/live',
+    {
+      schema: {
+        tags: ['health'],
+        summary: 'Check whether the process responds, whatever the state of its store',
+        response: { 200: Liveness },
+      },
+    },
+    async () => ({ status: 'ok' }),
   )
   done()
 }

@@ -1,4 +1,4 @@
-/** The thread of the health port: serves `GET /health` from the last report of the proxy. */
+/** The thread of the health port: serves `GET /health` and `/health/live` from the last report of the proxy. */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { parentPort, workerData } from 'node:worker_threads'
@@ -8,7 +8,7 @@ import { UnauthenticatedConnections } from '../../transport/unauthenticated-conn
 export interface HealthThreadConfig {
   host: string
   port: number
-  /** The path that is served: the base path and `/health`. */
+  /** The base path and `/health`. */
   path: string
   /** The time without a report after which the proxy counts as stuck. */
   stuckMs: number
@@ -27,7 +27,11 @@ const { host, port, path, stuckMs } = workerData as HealthThreadConfig
 const proxy = parentPort!
 
 const STUCK: HealthResponse = { code: 503, body: '{"status":"stuck"}' }
-const NOT_FOUND: HealthResponse = { code: 404, body: '{"detail":"This port serves only GET /health"}' }
+const LIVE: HealthResponse = { code: 200, body: '{"status":"ok"}' }
+const NOT_FOUND: HealthResponse = {
+  code: 404,
+  body: '{"detail":"This port serves only GET /health and /health/live"}',
+}
 
 let latest: HealthResponse = { code: 503, body: '{"status":"starting"}' }
 let latestAtMs = performance.now()
@@ -47,9 +51,7 @@ const REQUEST_MS = 10_000
 const connections = new UnauthenticatedConnections(CONNECTIONS)
 const times = { headersTimeout: REQUEST_MS, requestTimeout: REQUEST_MS }
 const server = createServer(times, ({ method = '', url = '' }, response) => {
-  const isRequested = ['GET', 'HEAD'].includes(method) && url.split('?')[0] === path
-  const now = performance.now() - latestAtMs > stuckMs ? STUCK : latest
-  const { code, body } = isRequested ? now : NOT_FOUND
+  const { code, body } = ['GET', 'HEAD'].includes(method) ? getResponse(url.split('?')[0]!) : NOT_FOUND
   response.writeHead(code, {
     'content-type': 'application/json',
     'content-length': Buffer.byteLength(body),
@@ -57,6 +59,14 @@ const server = createServer(times, ({ method = '', url = '' }, response) => {
   })
   response.end(method === 'HEAD' ? undefined : body)
 })
+
+function getResponse(requestedPath: string): HealthResponse {
+  const isLiveness = requestedPath === `${path}/live`
+  if (!isLiveness && requestedPath !== path) return NOT_FOUND
+  if (performance.now() - latestAtMs > stuckMs) return STUCK
+  return isLiveness ? LIVE : latest
+}
+
 server.on('connection', (socket) => connections.admit(socket))
 server.on('error', ({ message }) => proxy.postMessage({ failure: message } satisfies HealthThreadReply))
 server.listen({ host, port }, () =>
