@@ -24,9 +24,10 @@ export function namesNoEngine({ engineUrls, engineKind }: ServeConfig | WorkerCo
   return engineUrls.length === 0 && engineKind === 'auto'
 }
 
-/** Returns notes about risks of the configuration: who has access, which engine serves, and how long data is stored. */
+/** Returns notes about risks of the configuration: who has access, which engine serves, how long data is stored, and whether nodes reach each other. */
 export function listNotes(config: ServeConfig): string[] {
   const { host, db, adminKeys, agentKeySecrets, tlsCert, trustedProxies } = config
+  const nodeHost = config.nodeUrl === undefined ? host : getHost(config.nodeUrl)
   const notes: [applies: boolean, note: string][] = [
     [
       isOpenDoor(config),
@@ -42,6 +43,11 @@ export function listNotes(config: ServeConfig): string[] {
         '--trusted-proxy.',
     ],
     [usesFallbackEngine(config), getFallbackNote(config)],
+    [
+      /^postgres(ql)?:/i.test(db) && isLoopback(nodeHost),
+      `Nodes on other machines do not reach this one at ${nodeHost}: if several share the database, give --host 0.0.0.0 ` +
+        'and keys, or --node-url.',
+    ],
     [db === 'memory', 'Sessions end with this process: their database is removed with it.'],
   ]
   return notes.filter(([applies]) => applies).map(([, note]) => note)
@@ -50,6 +56,11 @@ export function listNotes(config: ServeConfig): string[] {
 /** Returns whether clients on other machines have full access. */
 export function isOpenDoor({ host, adminKeys }: ServeConfig): boolean {
   return adminKeys.length === 0 && !isLoopback(host)
+}
+
+/** Returns the host of a URL, an IPv6 address without brackets. */
+function getHost(url: string): string {
+  return new URL(url).hostname.replace(/^\[|\]$/g, '')
 }
 
 /** Returns whether only this machine reaches a server on this host. */

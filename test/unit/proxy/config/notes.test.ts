@@ -43,3 +43,14 @@ t.test(
     t.same(notes({ tokenizer: 'embedded' }), notes({}))
   },
 )
+
+t.test('a node that others cannot reach causes a warning', async (t) => {
+  const node = { mode: 'relay', db: 'postgres://database/llm_proxy' }
+  const note = /^Nodes on other machines do not reach this one at /
+  t.match(notes(node), [note])
+  t.match(notes({ ...node, nodeUrl: 'http://[::1]:8080' }), [note])
+  t.match(notes({ ...node, nodeUrl: 'http://localhost:8080' }), [note])
+  t.same(notes({ ...node, nodeUrl: 'http://10.0.0.1:8080' }), [])
+  t.notMatch(notes({ ...node, host: '0.0.0.0' }).join(' '), /Nodes on other machines/)
+  t.same(notes({ mode: 'relay', db: 'proxy.db' }), [], 'SQLite has one node')
+})

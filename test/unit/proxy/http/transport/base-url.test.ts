@@ -24,6 +24,13 @@ t.test(
       t.not(hostname, '0.0.0.0')
       t.strictSame([port, pathname], ['8080', '/llm'])
     }
+    const address = (family: string, address: string, internal = false) => ({ family, address, internal })
+    const [loopback, linkLocal] = [address('IPv6', '::1', true), address('IPv6', 'fe80::1')]
+    const ipv6 = { lo: [loopback], eth0: [linkLocal, address('IPv6', '2001:db8::7')] } as never
+    t.equal(getReachableUrl('http://[::]:8080', ipv6), 'http://[2001:db8::7]:8080/', 'without IPv4')
+    t.equal(getReachableUrl('http://0.0.0.0:8080', ipv6), 'http://127.0.0.1:8080/', 'it listens on IPv4 only')
+    const alone = { lo: [loopback], eth0: [linkLocal] } as never
+    t.equal(getReachableUrl('http://[::]:8080', alone), 'http://127.0.0.1:8080/')
     t.equal(getReachableUrl('http://10.1.2.3:8080/'), 'http://10.1.2.3:8080/', 'a chosen address is kept')
   },
 )
