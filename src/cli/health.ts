@@ -2,6 +2,7 @@ import { request as requestHttp } from 'node:http'
 import { type RequestOptions, request as requestHttps } from 'node:https'
 import { text } from 'node:stream/consumers'
 import { ProxyError } from '../base/errors.ts'
+import { toShownUrl } from '../base/shown-url.ts'
 import { escapeInvisible } from '../protocol/transcript/visible.ts'
 import type { HealthConfig } from '../proxy/config/options/health.ts'
 import { getServer } from './proxy-client.ts'
@@ -12,7 +13,10 @@ export async function run({ timeoutMs, ...address }: HealthConfig): Promise<numb
   const health = `${url.replace(/\/+$/, '')}/health`
   const options = { ...trust, signal: AbortSignal.timeout(timeoutMs) }
   const { status, text } = await sendRequest(health, options).catch((error: unknown) => {
-    throw new ProxyError('start_failed', `no proxy answers at ${url}: ${describeReason(error, timeoutMs)}`)
+    throw new ProxyError(
+      'start_failed',
+      `no proxy answers at ${toShownUrl(url)}: ${describeReason(error, timeoutMs)}`,
+    )
   })
   process.stdout.write(`${escapeInvisible(text)}\n`)
   return status >= 200 && status < 300 ? 0 : 1

@@ -8,6 +8,7 @@ import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../base/errors.ts'
 import { parseJson } from '../base/json.ts'
+import { toShownUrl } from '../base/shown-url.ts'
 import { splitLines } from '../base/split-lines.ts'
 import { SERVE_COMMAND } from '../commands.ts'
 import { readFormerNames } from '../protocol/schema/former-names.ts'
@@ -77,7 +78,7 @@ export class OperatorClient {
     try {
       yield* response.setEncoding('utf8')
     } catch (cause) {
-      throw new ProxyError('start_failed', `${this.#url} ended its response early`, { cause })
+      throw new ProxyError('start_failed', `${toShownUrl(this.#url)} ended its response early`, { cause })
     }
   }
 
@@ -111,7 +112,9 @@ export class OperatorClient {
       request(url, { ...this.#options, method, headers }, resolve)
         .on('error', (cause) =>
           reject(
-            new ProxyError('start_failed', `no proxy answers at ${this.#url}: ${this.#remedy}`, { cause }),
+            new ProxyError('start_failed', `no proxy answers at ${toShownUrl(this.#url)}: ${this.#remedy}`, {
+              cause,
+            }),
           ),
         )
         .end(body && JSON.stringify(body))
@@ -151,7 +154,10 @@ function createRejection(status: number, payload: unknown, url: string): ProxyEr
       ? payload.error.message
       : undefined
   if (reason === undefined || (status >= 200 && status < 300)) {
-    return new ProxyError('start_failed', `${url} does not respond as this version of llm-proxy does`)
+    return new ProxyError(
+      'start_failed',
+      `${toShownUrl(url)} does not respond as this version of llm-proxy does`,
+    )
   }
   const hint = status === 401 || status === 403 ? ': give --admin-key' : ''
   return new ProxyError(status === 404 ? 'session_not_found' : 'start_failed', reason + hint)

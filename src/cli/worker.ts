@@ -1,6 +1,6 @@
 import { ProxyError } from '../base/errors.ts'
+import { toShownUrl } from '../base/shown-url.ts'
 import type { WorkerConfig } from '../proxy/config/options/worker.ts'
-import { toShownUrl } from '../worker/proxy-url.ts'
 import { createLogger } from './logger.ts'
 import { serveAnnounced } from './serve-announced.ts'
 

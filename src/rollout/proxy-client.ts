@@ -3,6 +3,7 @@ import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../base/errors.ts'
 import { parseJson } from '../base/json.ts'
+import { toShownUrl } from '../base/shown-url.ts'
 import { ownRowFields, rowExtraFields } from '../protocol/schema/agent-loop-output.ts'
 import { nullable, pickFields, toProperties, toReader } from '../protocol/schema/field.ts'
 import { readFormerNames } from '../protocol/schema/former-names.ts'
@@ -210,7 +211,7 @@ export class ProxyClient {
       })
     } catch (error) {
       signal.throwIfAborted()
-      return new ProxyError('proxy_failed', `no proxy answers at ${proxyUrl}`, { cause: error })
+      return new ProxyError('proxy_failed', `no proxy answers at ${toShownUrl(proxyUrl)}`, { cause: error })
     }
   }
 
@@ -219,7 +220,7 @@ export class ProxyClient {
     const { proxyUrl } = this.#options
     const value = parseJson(text)
     if (!Value.Check(ErrorBody, value)) {
-      const message = `${proxyUrl}${path} does not respond as this version of llm-proxy does (${status})`
+      const message = `${toShownUrl(proxyUrl)}${path} does not respond as this version of llm-proxy does (${status})`
       return new ProxyError('proxy_failed', message)
     }
     const { code = '', detail } = value

@@ -6,6 +6,7 @@ import { EventEmitter } from 'node:events'
 import { type Clock, systemClock } from '../base/clock.ts'
 import { logEvent } from '../base/log-events.ts'
 import { type Logger, withContext } from '../base/logger.ts'
+import { toShownUrl } from '../base/shown-url.ts'
 import { CLOSE, MAX_WARNING_LENGTH, type WorkerStatus } from '../protocol/worker/protocol.ts'
 import { Dispatcher } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../proxy/engines/port/backend.ts'
@@ -15,7 +16,7 @@ import { type HostResolver, LOOKUP_INTERVAL_MS, resolveBySystem } from './proxy-
 import { dialOut, type SocketDialer } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
 import { ProxyLinks, type ProxyTarget } from './proxy-links.ts'
-import { getWorkerSocketUrl, toShownUrl } from './proxy-url.ts'
+import { getWorkerSocketUrl } from './proxy-url.ts'
 import { WorkerCache } from './worker-cache.ts'
 
 /** The options of an {@link InferenceWorkerClient}. */

@@ -22,8 +22,3 @@ export function isMultiProxyUrl(proxyUrl: string): boolean {
 export function toAddressUrl(proxyUrl: string): string {
   return proxyUrl.replace(SEVERAL, '')
 }
-
-/** Returns the URL for display, without credentials before the `@`. */
-export function toShownUrl(proxyUrl: string): string {
-  return proxyUrl.replace(/\/\/[^/@]*@/, '//')
-}

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
 import { isRecord } from '../../base/json.ts'
+import { hideCredentials } from '../../base/shown-url.ts'
 import { findNearest, formatSuggestion } from './nearest.ts'
 import {
   CONFIG_FLAG,
@@ -138,7 +139,7 @@ function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
   if (text !== undefined) rejectPlaceholder(option, text, from)
   const parsed = text === undefined ? undefined : parseValue(option, text)
   if (parsed !== undefined) return parsed
-  const shown = option.secret ? 'invalid value' : `invalid value ${withoutCredentials(JSON.stringify(value))}`
+  const shown = option.secret ? 'invalid value' : `invalid value ${showValue(option, value)}`
   const hint = option.type === 'enum' && text !== undefined ? formatSuggestion(text, option.values) : ''
   throw new ProxyError('config_invalid', `${from}: ${shown}: expected ${describeExpectation(option)}${hint}`)
 }
@@ -163,8 +164,12 @@ function toOptionText(option: OptionSpec, value: unknown): string | undefined {
   }
 }
 
-function withoutCredentials(text: string): string {
-  return text.replace(/\/\/[^/@]*@/, '//***@')
+/** Returns a rejected value as JSON text, without the credentials of a URL. */
+function showValue({ type }: OptionSpec, value: unknown): string {
+  const text = JSON.stringify(value)
+  const isUrl = type === 'url' || type === 'socketUrl' || type === 'dialUrl'
+  if (!isUrl && !text.includes('://')) return text
+  return typeof value === 'string' ? JSON.stringify(hideCredentials(value)) : hideCredentials(text)
 }
 
 function readConfigFile(command: CommandSpec, flags: Flags, env: Env): ConfigFile | undefined {

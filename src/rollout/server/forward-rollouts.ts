@@ -2,6 +2,7 @@
 import { PassThrough, pipeline, Readable } from 'node:stream'
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../base/errors.ts'
+import { toShownUrl } from '../../base/shown-url.ts'
 import { HttpClient } from '../http-client.ts'
 
 export interface ForwardRolloutsOptions {
@@ -41,12 +42,12 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
         signal: disconnected.signal,
       })
       .catch((cause: unknown) => {
-        const message = `The rollout server at ${serverUrl} does not respond`
+        const message = `The rollout server at ${toShownUrl(serverUrl)} does not respond`
         throw new ProxyError('rollout_server_away', message, { cause })
       })
     if (response.status === 401) {
       response.body.destroy()
-      const message = `The rollout server at ${serverUrl} rejects the proxy's first admin key: give it the same --admin-key`
+      const message = `The rollout server at ${toShownUrl(serverUrl)} rejects the proxy's first admin key: give it the same --admin-key`
       throw new ProxyError('rollout_server_refused', message)
     }
     const headers = FORWARDED_HEADERS.flatMap((name) =>

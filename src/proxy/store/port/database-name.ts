@@ -24,5 +24,7 @@ export function toDatabaseName(db: string): string {
 export function withoutPassword(url: string): string {
   if (!URL.canParse(url)) return 'that --db names'
   const parsed = new URL(url)
+  // A password with an unencoded slash, whose first part was parsed as the port.
+  if (parsed.pathname.includes('@')) return 'that --db names'
   return `${parsed.protocol}//${parsed.username}${parsed.username && '@'}${parsed.host}${parsed.pathname}`
 }

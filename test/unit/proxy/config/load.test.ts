@@ -156,6 +156,17 @@ t.test('a secret and the credentials of a URL are omitted from messages', async 
   const message = serveRejection({ engineUrls: ['ftp://user:hunter2@engine'] })
   t.match(message, 'ftp://***@engine')
   t.notMatch(message, 'hunter2')
+  for (const [url, shown] of [
+    ['http://user:hunter/2@engine:8000', 'http://***@engine:8000'],
+    ['http://user:hun@ter2@an engine', 'http://***@an engine'],
+    ['htp:/user:hunter2@engine', '***@engine'],
+    ['user:hunter2@engine', '***@engine'],
+  ])
+    t.match(serveRejection({ engineUrls: [url!] }), `--engine-url: invalid value "${shown}"`)
+  const config = file(t, { node_url: ['user:hunter2@engine'] })
+  t.notMatch(serveRejection({ config }), /hunter2/)
+  t.notMatch(serveRejection({ config: file(t, { db: ['postgres://user:hunter/2@db'] }) }), 'hunter')
+  t.match(serveRejection({ port: 'http://user:hunter/2@engine' }), 'invalid value "http://***@engine"')
 })
 
 t.test('an unknown key of the file is rejected with the most similar name', async (t) => {
