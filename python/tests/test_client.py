@@ -203,12 +203,21 @@ def test_a_wrong_key_is_reported_and_not_retried(proxy: Proxy) -> None:
     assert (rejection.value.status, rejection.value.code) == (401, "unauthorized")
 
 
+def test_messages_omit_the_credentials_of_the_url(proxy: Proxy) -> None:
+    url = proxy.url.replace("//", "//user:hun@ter2@")
+    with Client(url, KEY) as client, pytest.raises(ProxyApiError) as rejection:
+        client.session("missing").reset()
+    assert str(rejection.value).startswith(f"{proxy.url}/sessions/missing")
+
+
 def test_a_proxy_url_is_required(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
     monkeypatch.delenv("PROXY_SERVER_URL", raising=False)
     with pytest.raises(ValueError, match="PROXY_SERVER_URL"):
         Client()
     with pytest.raises(ValueError, match="http:// or https://"):
         Client("proxy:8080")
+    with pytest.raises(ValueError, match=r"unlike 'htp://\*\*\*@proxy'$"):
+        Client("htp://user:hunter/2@proxy")
     monkeypatch.setenv("PROXY_SERVER_URL", f"{proxy.url}/v1")
     monkeypatch.setenv("LLM_PROXY_ADMIN_KEY", KEY)
     with Client() as client:

@@ -98,6 +98,11 @@ def test_an_option_overrides_its_variable_and_an_empty_variable_is_ignored() -> 
         (None, {"PROXY_SERVER_URL": "proxy:8080"}, "PROXY_SERVER_URL must be an http:// or https:// URL"),
         (
             None,
+            {"PROXY_SERVER_URL": "user:key@proxy"},
+            "PROXY_SERVER_URL must be an http:// or https:// URL, unlike '***@proxy'",
+        ),
+        (
+            None,
             {"PROXY_SERVER_URL": "http://:key@proxy"},
             "PROXY_SERVER_URL must not contain a user name or a password",
         ),

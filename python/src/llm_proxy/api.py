@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import random
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -30,13 +31,25 @@ UNAVAILABLE_STATUSES = (502, 503, 504)
 POLL_S = 30.0
 
 
+def show_url(url: str) -> str:
+    """Returns a URL for messages, without the user name and the password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def hide_credentials(text: str) -> str:
+    """Replaces everything before the last ``@`` of text that should be a URL, except the scheme."""
+    return re.sub(r"^([a-z][a-z\d+.-]*://)?.*@", r"\1***@", text, flags=re.IGNORECASE | re.DOTALL)
+
+
 class Api:
     """The API of a proxy, or of a load balancer in front of several."""
 
     def __init__(self, url: str, key: str | None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"the URL of a proxy must begin with http:// or https://, unlike {url!r}")
+            shown = hide_credentials(url)
+            raise ValueError(f"the URL of a proxy must begin with http:// or https://, unlike {shown!r}")
         self.url = url.rstrip("/").removesuffix("/v1")
         self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
@@ -71,7 +84,7 @@ class Api:
             except ProxyApiError as error:
                 failure = error
             except httpx.HTTPError as error:
-                message = f"no proxy responds at {request.url}: {error or type(error).__name__}"
+                message = f"no proxy responds at {show_url(request.url)}: {error or type(error).__name__}"
                 failure = ProxyApiError(message, status=0, code="unreachable")
             is_unavailable = failure.status in (0, *UNAVAILABLE_STATUSES)
             now = time.monotonic()
@@ -135,7 +148,9 @@ def _parse_response(url: str, response: Response, lines: bool) -> Any:
         if response.status < 300:
             return body
         raise ProxyApiError(
-            f"{url}: {body['detail']}", status=response.status, code=str(body.get("code", "unknown"))
+            f"{show_url(url)}: {body['detail']}",
+            status=response.status,
+            code=str(body.get("code", "unknown")),
         )
-    message = f"{url} did not respond like llm-proxy ({response.status})"
+    message = f"{show_url(url)} did not respond like llm-proxy ({response.status})"
     raise ProxyApiError(message, status=response.status, code="unknown")

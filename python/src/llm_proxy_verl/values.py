@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from llm_proxy.api import hide_credentials
+
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -103,7 +105,8 @@ def parse_base_url(value: object) -> str:
     """Parses a base URL. It must not contain credentials, because the URL is logged and sent to agents."""
     parts = urlsplit(value) if isinstance(value, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"must be an http:// or https:// URL, unlike {value!r}")
+        shown = hide_credentials(value) if isinstance(value, str) else value
+        raise ValueError(f"must be an http:// or https:// URL, unlike {shown!r}")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must not contain a user name or a password")
     return parts.geturl().rstrip("/")
