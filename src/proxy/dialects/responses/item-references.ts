@@ -78,7 +78,7 @@ function createResolver(recorded: ReadonlyMap<string, ItemsById>) {
 
 /** Returns the id of the item that contains all text, or reasoning, of the turn; undefined for other kinds of items. */
 function getFirstTextId(id: unknown): string | undefined {
-  return typeof id === 'string' && /^(?:msg|rs)_/.test(id) ? id.replace(/\d+$/, '0') : undefined
+  return typeof id === 'string' && /^(?:msg|rs)_/.test(id) ? id.replace(/(?<!\d)\d+$/, '0') : undefined
 }
 
 async function readSeparately(

@@ -81,11 +81,17 @@ export class CompactionRejections {
 
 /** Returns the excerpt of a summary; empty if the summary is too short. */
 function extractExcerpt(text: string): string {
-  const [, summary = text] = /<summary>([\s\S]*)<\/summary>/.exec(text) ?? []
-  const words = collapseSpace(summary)
+  const words = collapseSpace(getTaggedSummary(text) ?? text)
   if (words.length < MIN_SUMMARY_CHARS) return ''
   const start = Math.max(0, Math.floor((words.length - EXCERPT_CHARS) / 2))
   return words.slice(start, start + EXCERPT_CHARS).trim()
+}
+
+/** Returns the text between the summary tags, which a pattern would find in quadratic time. */
+function getTaggedSummary(text: string): string | undefined {
+  const start = text.indexOf('<summary>') + '<summary>'.length
+  const end = text.lastIndexOf('</summary>')
+  return start >= '<summary>'.length && end >= start ? text.slice(start, end) : undefined
 }
 
 /** Collapses white space, because agents reformat texts. */

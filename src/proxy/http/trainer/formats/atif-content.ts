@@ -42,7 +42,7 @@ function toAtifPart(part: unknown): AtifPart {
   if (typeof url !== 'string') return { type: 'text', text: JSON.stringify(part) }
   const data = splitDataUrl(url)
   if (data) return { type: 'text', text: `[${data.mediaType}, in the record]` }
-  const ending = /\.(\w+)(?:[?#].*)?$/.exec(url)?.[1]?.toLowerCase()
+  const ending = /\.(\w+)(?:[?#]|$)/.exec(url)?.[1]?.toLowerCase()
   const mediaType = ending === undefined ? undefined : MEDIA_TYPES[ending]
   return mediaType === undefined
     ? { type: 'text', text: `[image at ${url}]` }

@@ -9,7 +9,8 @@ import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port
 const MAX_TURNS = 256
 const MAX_CHARS = 300
 
-const REMINDER = /<system-reminder>[\s\S]*?<\/system-reminder>/g
+const REMINDER_START = '<system-reminder>'
+const REMINDER_END = '</system-reminder>'
 
 /**
  * Returns the last user message of the main role's first request, and the main role's last completion with a text.
@@ -38,8 +39,21 @@ function getTask({ lastMessage, promptPieces }: TurnOutline): string | null {
   const texts = messages.filter(({ role }) => role === 'user').map(({ content }) => getContentText(content))
   if (texts.length === 0) return toOneLine(promptPieces.join('').slice(0, MAX_CHARS))
   // Some agents add reminders before or after the task, as messages of the user.
-  const tasks = texts.map((text) => toOneLine(text.replaceAll(REMINDER, '')))
+  const tasks = texts.map((text) => toOneLine(removeReminders(text)))
   return tasks.findLast((task) => task !== null) ?? toOneLine(texts.at(-1)!)
+}
+
+/** Removes all complete reminders. A pattern would take quadratic time if a text has many starts without an end. */
+function removeReminders(text: string): string {
+  const kept: string[] = []
+  let at = 0
+  for (;;) {
+    const start = text.indexOf(REMINDER_START, at)
+    const end = start === -1 ? -1 : text.indexOf(REMINDER_END, start)
+    if (end === -1) return kept.join('') + text.slice(at)
+    kept.push(text.slice(at, start))
+    at = end + REMINDER_END.length
+  }
 }
 
 function toOneLine(text: string): string | null {

@@ -289,7 +289,7 @@ const LEVEL = constants.Z_BEST_SPEED
 /** Sends JSON, compressed if the client accepts gzip. */
 function sendCompressed({ headers }: FastifyRequest, reply: FastifyReply, body: Readable): FastifyReply {
   void reply.type('application/json; charset=utf-8').header('vary', 'accept-encoding')
-  const accepts = /(^|,)\s*gzip\s*(;q=(1|0?\.[1-9])\S*)?\s*(,|$)/.test(headers['accept-encoding'] ?? '')
+  const accepts = /(^|,)\s*gzip\s*(;q=(1|0?\.[1-9])\S*\s*)?(,|$)/.test(headers['accept-encoding'] ?? '')
   if (!accepts) return reply.send(body)
   const gzip = createGzip({ level: LEVEL })
   body.once('error', (error) => gzip.destroy(error))

@@ -128,3 +128,8 @@ t.test('the first reference of an unchecked body names the continued turn', asyn
   for (const input of [undefined, null, 'hi', 7, {}, [], [null, 7, user], [{ type: 'item_reference' }]])
     t.equal(findReferencedTurn(input), undefined, JSON.stringify(input))
 })
+
+t.test('an id with a million digits is rejected in linear time', async (t) => {
+  const input = [refer(`msg_${'1'.repeat(3_000_000)}x`)]
+  await t.rejects(resolveInputItems({ input }, new FakeSession(1), CONNECTED), { code: 'response_not_found' })
+})

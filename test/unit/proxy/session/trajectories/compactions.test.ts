@@ -80,6 +80,12 @@ t.test('a summary is detected by its text, with any text that its agent adds', a
   t.same(getRejected(work, compaction(BAD), compaction(GOOD), inParts), ['t1'])
 })
 
+t.test('a summary of a million tags is read in linear time', async (t) => {
+  const tags = '<summary>'.repeat(1_000_000)
+  const unclosed = compaction(`</summary>${tags}`)
+  t.same(getRejected(work, unclosed, compaction(GOOD), createContinuation(GOOD)), ['t1'])
+})
+
 t.test('a text that existed before the summary does not prove that it was accepted', async (t) => {
   const request = { messages: [user(`As we said: ${BAD}`), SUM_UP] }
   t.same(getRejected(work, compaction(BAD, request), compaction(GOOD, request), createContinuation(GOOD)), [
