@@ -67,6 +67,7 @@ export class SessionAttempts {
   readonly #requests = new RequestKeys()
   readonly #nodes = new NodeHistory()
   readonly #attempts = new Map<string, Attempt[]>()
+  readonly #byTurn = new Map<string, readonly Attempt[]>()
 
   /** Adds a turn. @returns the attempts of its request so far, of which it is the last */
   add(turn: AttemptTurn): readonly Attempt[] {
@@ -76,6 +77,7 @@ export class SessionAttempts {
     const answeredCount = readAnsweredRetries(turn).at(-1)
     attempts.push({ turnId, status, retryCount, answeredCount, ...this.#nodes.add(turn) })
     this.#attempts.set(key, attempts)
+    this.#byTurn.set(turnId, attempts)
     return attempts
   }
 
@@ -85,13 +87,29 @@ export class SessionAttempts {
    * @returns the ids of the turns
    */
   findSuperseded(wasRead: (turnId: string) => boolean): Set<string> {
-    const superseded = new Set<string>()
-    for (const attempts of this.#attempts.values()) {
-      for (const turn of findRepeated(attempts, wasRead))
-        if (turn?.status === 'completed') superseded.add(turn.turnId)
-    }
-    return superseded
+    return findLost(this.#attempts.values(), wasRead)
   }
+
+  /**
+   * Finds the turns of {@link findSuperseded} among the latest attempts of some turns' requests, while turns are still
+   * being added.
+   */
+  findSupersededBeside(turnIds: readonly string[], wasRead: (turnId: string) => boolean): Set<string> {
+    const requests = new Set(turnIds.map((turnId) => this.#byTurn.get(turnId) ?? []))
+    return findLost(
+      [...requests].map((attempts) => attempts.slice(-2 * MAX_ATTEMPTS)),
+      wasRead,
+    )
+  }
+}
+
+/** Returns the ids of completed attempts that retries repeat and no turn continues. */
+function findLost(requests: Iterable<readonly Attempt[]>, wasRead: (turnId: string) => boolean): Set<string> {
+  const lost = new Set<string>()
+  for (const attempts of requests)
+    for (const turn of findRepeated(attempts, wasRead))
+      if (turn?.status === 'completed' && !wasRead(turn.turnId)) lost.add(turn.turnId)
+  return lost
 }
 
 /**

@@ -72,8 +72,8 @@ export interface RowWithLayout {
 export class TrajectoryBuilder {
   readonly #selection: Required<TurnSelection>
   readonly #lines = new AgentRoleFinder()
-  readonly #tree = new TurnTree()
   readonly #retries = new SessionAttempts()
+  readonly #tree = new TurnTree((turnIds) => this.#retries.findSupersededBeside(turnIds, this.#wasRead))
   readonly #compactions = new CompactionRejections()
   /** The policies of turns that have one, by turn id. */
   readonly #policies = new Map<string, string>()

@@ -53,7 +53,8 @@ export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds' | 're
  * record.
  *
  * - Of several turns with equal prompt and equal completion, the latest one without a child becomes the parent, or else
- *   the latest: each of several equal parallel samples is continued once.
+ *   the latest: each of several equal parallel samples is continued once. A turn whose response was lost, because a
+ *   retry repeats it, becomes the parent only if no other turn has these tokens.
  * - The retry of a turn has the same parent as that turn, if their prompts are equal.
  * - A turn does not continue one for which the agent requested another model, because a row would train both as one
  *   model.
@@ -64,6 +65,12 @@ export class TurnTree {
   readonly #turns: TurnNode[] = []
   readonly #byId = new Map<string, TurnNode>()
   readonly #byTokens = new Map<TokenNode, TurnNode[]>()
+  readonly #findLost: (turnIds: readonly string[]) => ReadonlySet<string>
+
+  /** @param findLost returns those of some turns whose response was lost, according to the turns so far */
+  constructor(findLost: (turnIds: readonly string[]) => ReadonlySet<string> = () => new Set()) {
+    this.#findLost = findLost
+  }
 
   /**
    * Adds the ids of a turn to the token tree. This is required for every turn, whether or not {@link add} follows,
@@ -120,9 +127,10 @@ export class TurnTree {
   /** Returns the turn whose end the prompt replaces, provided that the prompt has all its other tokens. */
   #withReplacedEnd(prompt: TokenNode, turn: TrainableTurn): ParentLink | undefined {
     const { turnId, tokens } = turn.replacedEnd ?? {}
-    const parent = turnId === undefined ? undefined : this.#byId.get(turnId)
-    if (parent === undefined || !parent.exact || !mayContinue(parent.chosenModel, turn.chosenModel))
+    const named = turnId === undefined ? undefined : this.#byId.get(turnId)
+    if (named === undefined || !named.exact || !mayContinue(named.chosenModel, turn.chosenModel))
       return undefined
+    const parent = this.#findDelivered(named, turn)
     const sharedLength = getLength(parent) - tokens!
     const shared = parent.tokens.getPrefix(getLength(parent), sharedLength)
     for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent)
@@ -130,15 +138,34 @@ export class TurnTree {
     return undefined
   }
 
+  /** Returns a turn, or if its response was lost, the turn with equal tokens that a prompt can continue instead. */
+  #findDelivered(named: TurnNode, turn: TrainableTurn): TurnNode {
+    if (!this.#findLost([named.turnId]).has(named.turnId)) return named
+    return this.#selectEqual(this.#listContinuable(named.tokens, turn))
+  }
+
+  /** Returns the turns with these tokens that a turn may continue. */
+  #listContinuable(tokens: TokenNode, turn: TrainableTurn): TurnNode[] {
+    const turns = this.#byTokens.get(tokens) ?? []
+    return turns.filter((before) => mayContinue(before.chosenModel, turn.chosenModel))
+  }
+
   /** Returns the deepest turn that is a complete prefix of the prompt. */
   #findDeepest(prompt: TokenNode, turn: TrainableTurn): TurnNode | undefined {
     for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent) {
-      const turns = this.#byTokens
-        .get(at)
-        ?.filter((before) => mayContinue(before.chosenModel, turn.chosenModel))
-      if (turns?.length) return turns.findLast(({ hasChildren }) => !hasChildren) ?? turns.at(-1)
+      const turns = this.#listContinuable(at, turn)
+      if (turns.length > 0) return this.#selectEqual(turns)
     }
     return undefined
+  }
+
+  /** Returns the turn that a prompt continues, of several turns with equal tokens. */
+  #selectEqual(turns: readonly TurnNode[]): TurnNode {
+    if (turns.length === 1) return turns[0]!
+    const lost = this.#findLost(turns.map(({ turnId }) => turnId))
+    const delivered = turns.filter(({ turnId }) => !lost.has(turnId))
+    const candidates = delivered.length > 0 ? delivered : turns
+    return candidates.findLast(({ hasChildren }) => !hasChildren) ?? candidates.at(-1)!
   }
 
   /**

@@ -832,13 +832,14 @@ t.test('per_turn makes each turn of the selected rows a row with its complete pr
 
 /**
  * Random sessions over three tokens, so that equal prompts, equal completions and accidental prefixes are
- * common. A turn continues an earlier one, repeats its prompt, or starts a new conversation.
+ * common. A turn continues an earlier one, repeats its prompt, perhaps with an equal completion, or starts a new
+ * conversation.
  */
 const tokens = (min: number) => fc.array(fc.integer({ min: 0, max: 2 }), { minLength: min, maxLength: 3 })
 const sessions = fc
   .array(
     fc.record({
-      action: fc.constantFrom('continue', 'repeat', 'retry', 'start'),
+      action: fc.constantFrom('continue', 'continue', 'repeat', 'retry', 'equal retry', 'start'),
       from: fc.nat(),
       added: tokens(1),
       completion: tokens(0),
@@ -852,6 +853,7 @@ const sessions = fc
       if (earlier === undefined || action === 'start') turns.push({ prompt: added, completion })
       else if (action === 'continue')
         turns.push({ prompt: [...earlier.prompt, ...earlier.completion, ...added], completion })
+      else if (action === 'equal retry') turns.push({ ...earlier, retryCount: 1 })
       else turns.push({ prompt: earlier.prompt, completion, retryCount: action === 'retry' ? 1 : 0 })
     }
     return turns
@@ -916,7 +918,10 @@ function buildNaiveRows(turns: TurnSketch[]): number[][] {
       .filter((index) => getTokens(turns[index]!).length <= turn.prompt.length)
     const depth = Math.max(...matching.map((index) => getTokens(turns[index]!).length))
     const deepest = matching.filter((index) => getTokens(turns[index]!).length === depth)
-    parents.push(deepest.findLast((index) => !isContinued(index)) ?? deepest.at(-1))
+    const lost = findOriginalAttempts(turns.slice(0, index), isContinued)
+    const delivered = deepest.filter((index) => !lost.includes(index))
+    const candidates = delivered.length > 0 ? delivered : deepest
+    parents.push(candidates.findLast((index) => !isContinued(index)) ?? candidates.at(-1))
   })
   const superseded = findOriginalAttempts(turns, isContinued)
   const isSuperseded = (index: number) => superseded.includes(index)
@@ -992,13 +997,25 @@ t.test('without cuts each turn in the rows is trained exactly once and completel
   )
 })
 
-t.test('each turn that was sampled and not superseded is in a row', async () => {
+t.test('each turn that was sampled and not superseded is in a row, and no other', async () => {
   fc.assert(
-    fc.property(sessions, (sketches) => {
+    fc.property(sessions, fc.nat(), fc.nat(), (recorded, lost, repeated) => {
+      const sketches = [...recorded]
+      // One request was forwarded again, because the node that served it crashed.
+      const annotate = (position: number, name: string) => {
+        const index = position % sketches.length
+        if (index >= 0) sketches[index] = { ...sketches[index]!, annotations: `{"${name}":"X"}` }
+      }
+      annotate(lost, 'node_message')
+      annotate(repeated, 'lost_message')
       const builder = getBuilder(sketches.map(getTurn))
-      const inRows = new Set([...builder.assembleRows({}, null)].flatMap(turnIds))
+      const rows = [...builder.assembleRows({}, null)]
+      const inRows = new Set(rows.flatMap(turnIds))
       const { superseded, empty } = builder.countExcluded()
       ensure(inRows.size === sketches.length - superseded - empty)
+      const excluded = builder.findSuperseded()
+      for (const { turns } of rows)
+        ensure(turns.every(({ turn_id: id, trained }) => !trained || !excluded.has(id)))
     }),
     { numRuns: limitRuns(500) },
   )
@@ -1083,6 +1100,70 @@ function equal(actual: Iterable<unknown>, expected: Iterable<unknown>): void {
 function ensure(holds: boolean): void {
   if (!holds) throw new Error('an invariant is broken')
 }
+
+for (const [how, lost, retry] of [
+  ['a retry repeats', {}, { retryCount: 1 }],
+  [
+    'a crashed node did not deliver',
+    { annotations: '{"node_message":"X"}' },
+    { annotations: '{"lost_message":"X"}' },
+  ],
+] as const)
+  t.test(`a completion that ${how} is not trained if the equal retry is continued twice`, async (t) => {
+    const sketches = [
+      { prompt: [1, 2], completion: [3, 4], ...lost },
+      { prompt: [1, 2], completion: [3, 4], ...retry },
+      { prompt: [1, 2, 3, 4, 5], completion: [6] },
+      { prompt: [1, 2, 3, 4, 7], completion: [8] },
+    ]
+    const builder = getBuilder(sketches.map(getTurn))
+    t.equal(builder.countExcluded().superseded, 1)
+    const rows = [...builder.assembleRows({}, null)]
+    t.same(rows.map(turnIds), [
+      ['t1', 't2'],
+      ['t1', 't3'],
+    ])
+    t.same(
+      rows.map(({ response_mask: mask }) => [...mask]),
+      [
+        [1, 1, 0, 1],
+        [0, 0, 0, 1],
+      ],
+    )
+  })
+
+t.test('a completion whose second retry is equal, after a failed one, is not trained', async (t) => {
+  const request = { lastMessage: addMessageTexts(['{"role":"user","content":"the task"}']) }
+  const rows = getRows([
+    { prompt: [1], completion: [2], ...request },
+    { ...NOT_COMPLETED, status: 'failed', ...request, retryCount: 1 },
+    { prompt: [1], completion: [2], ...request, retryCount: 2 },
+    { prompt: [1, 2, 3], completion: [4] },
+    { prompt: [1, 2, 5], completion: [6] },
+  ])
+  t.same(rows.map(turnIds), [
+    ['t2', 't3'],
+    ['t2', 't4'],
+  ])
+})
+
+t.test('a prompt that replaces the end of a lost completion continues its equal retry', async (t) => {
+  const continued = (added: number) => ({
+    prompt: [1, 2, added],
+    completion: [9],
+    annotations: JSON.stringify({ prompt: { from: 't0', replaced_tokens: 1 } }),
+  })
+  const rows = getRows([
+    { prompt: [1], completion: [2, 3] },
+    { prompt: [1], completion: [2, 3], retryCount: 1 },
+    continued(4),
+    continued(5),
+  ])
+  t.same(rows.map(turnIds), [
+    ['t1', 't2'],
+    ['t1', 't3'],
+  ])
+})
 
 t.test("a turn of another model starts a row, because a row trains one model's tokens", async (t) => {
   const params = (model: string) => JSON.stringify({ model })
