@@ -36,7 +36,7 @@ export async function openDatabaseApi(path: string): Promise<SessionsApi> {
     },
     getWithTurns: async (sessionId) => {
       const session = await findSession(reader, sessionId)
-      return parseChunks(writeSessionWithTurns(session, reader.readTurns(sessionId), 'all'))
+      return parseChunks(writeSessionWithTurns(reader, session, reader.readTurns(sessionId), 'all'))
     },
     getTree: async (sessionId) => {
       const session = await findSession(reader, sessionId)
@@ -44,7 +44,7 @@ export async function openDatabaseApi(path: string): Promise<SessionsApi> {
     },
     getConversation: async (sessionId) => {
       const session = await findSession(reader, sessionId)
-      const chunks = writeSessionWithTurns(session, reader.readOutlines(sessionId), 'new')
+      const chunks = writeSessionWithTurns(reader, session, reader.readOutlines(sessionId), 'new')
       return (await parseChunks<{ turns: TurnDisplayJson[] }>(chunks)).turns
     },
     getWithTrajectories: async (sessionId, query) => {

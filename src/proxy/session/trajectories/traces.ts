@@ -6,6 +6,7 @@ import { getAncestor, type Message } from '../../../protocol/canonical/conversat
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import { type Marks, NO_MARKS } from '../../store/port/marks.ts'
 import type { TurnRecord, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
+import { rejectPartial } from './reject-partial.ts'
 import { TrajectoryBuilder } from './trajectories.ts'
 
 /** The selection of traces. */
@@ -27,6 +28,7 @@ export interface TurnTrace {
  * Yields the completed turns of a session in index order, each with the turn that it continues. Turns whose response
  * never reached the agent, because its client retried the request, are omitted: a trainer that trains on every trace
  * would train on them.
+ * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
  */
 export async function* readTraces(
   store: Pick<TurnStore, 'getSession' | 'readTurns' | 'readSteps'>,
@@ -34,17 +36,21 @@ export async function* readTraces(
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
 ): AsyncGenerator<TurnTrace> {
   // The turns are read twice, because only a later turn shows that the client retried an earlier one.
+  const session = await store.getSession(sessionId)
+  if (session === undefined) return
   const lineages = new Lineages()
   for await (const turn of store.readSteps(sessionId)) lineages.add(turn)
+  await rejectPartial(store, session)
   const superseded = lineages.findSuperseded()
-  const marked = (await store.getSession(sessionId))?.marks.turns ?? {}
+  const marked = session.marks.turns
   let count = 0
   for await (const turn of store.readTurns(sessionId)) {
-    if (count >= limit) return
+    if (count >= limit) break
     if (!isTrace(turn) || superseded.has(turn.turnId) || (turn.endedAtMs ?? 0) < sinceMs) continue
     yield { turn, lineage: lineages.getLineage(turn.turnId), marks: marked[turn.index] ?? NO_MARKS }
     count += 1
   }
+  await rejectPartial(store, session)
 }
 
 /**

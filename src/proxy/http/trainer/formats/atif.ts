@@ -4,6 +4,7 @@
  */
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
+import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { openObject, writeMember, writeNumbers } from '../sessions/json-stream.ts'
@@ -14,7 +15,7 @@ const VERSION = 'ATIF-v1.7'
 
 /** A session to write, and the reader of its token ids. */
 interface AtifSource {
-  readonly reader: Pick<TurnReader, 'getTurn'>
+  readonly reader: Pick<TurnReader, 'getSession' | 'getTurn'>
   readonly session: SessionRecord
   /** Whether steps have token ids and logprobs. */
   readonly ids: boolean
@@ -70,6 +71,7 @@ async function* writeRootDocument(
     yield '}'
     separator = ','
   }
+  if (source.ids) await rejectPartial(source.reader, source.session)
   yield others.length > 0 ? ']}' : '}'
 }
 

@@ -1,8 +1,8 @@
 /** Reads a session for an export: its turns into a builder of rows, and their texts. */
 import type { AgentRole } from '../../../session/roles/agent-role.ts'
+import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import type { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
-import { rejectPartial } from '../sessions/trajectory-query.ts'
 
 const TEXT_FIELDS = [
   'turnId',
@@ -44,6 +44,6 @@ export async function readSession(
     const text = Object.fromEntries(TEXT_FIELDS.map((name) => [name, turn[name]])) as Omit<TurnText, 'line'>
     turns.set(turn.turnId, { ...text, line })
   }
-  rejectPartial(session, await reader.getSession(session.sessionId))
+  await rejectPartial(reader, session)
   return turns
 }

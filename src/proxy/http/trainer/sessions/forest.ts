@@ -4,13 +4,14 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/token-data/kinds.ts'
 import { type CompletionTokens, Forest, type PromptTokens } from '../../../session/trajectories/forest.ts'
+import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { DetailSelection, writeDetailMembers } from './details.ts'
 import { openObject, writeMember, writeNumbers } from './json-stream.ts'
 import type { ForestQuery } from './read-schemas.ts'
 import { addFormerNames, sessionToWire } from './serialise.ts'
-import { rejectPartial, reportRows } from './trajectory-query.ts'
+import { reportRows } from './trajectory-query.ts'
 
 /** The maximum number of sessions: larger than usual groups, but limited, because all tokens are in memory. */
 const MAX_SESSIONS = 128
@@ -53,7 +54,7 @@ export async function queryForest(
   for (const session of sessions) {
     const builder = new TrajectoryBuilder({ sideCalls, rejected })
     for await (const turn of reader.readSteps(session.sessionId)) builder.add(turn)
-    rejectPartial(session, await reader.getSession(session.sessionId))
+    await rejectPartial(reader, session)
     shown.push({ ...sessionToWire(session), excluded_turns: builder.countExcluded() })
     forest.add(session.sessionId, reportRows(builder.assembleRows({}, session.reward, session.marks), onRow))
   }
@@ -62,9 +63,9 @@ export async function queryForest(
     sessions.filter(({ status }) => status === 'completed').map(({ sessionId }) => sessionId),
   )
   const shownRows = rows.map((row) => addFormerNames({ ...row, finished: completed.has(row.session_id) }))
-  return forestToWire({ sessions: shown, rows: shownRows }, nodes, (node) =>
-    writeNodeDetails(reader, node, kinds),
-  )
+  return forestToWire({ sessions: shown, rows: shownRows }, writeNodes(reader, nodes, kinds), async () => {
+    if (kinds.length > 0) for (const session of sessions) await rejectPartial(reader, session)
+  })
 }
 
 /**
@@ -81,12 +82,23 @@ function parseDetailKinds(details: string | undefined): readonly TokenDataKind[]
   })
 }
 
+/** @param rejectPartialDetails called before the end, when all details have been read */
 async function* forestToWire(
   values: object,
-  nodes: readonly (PromptTokens | CompletionTokens)[],
-  details: (node: CompletionTokens) => AsyncIterable<string>,
+  nodes: AsyncIterable<string>,
+  rejectPartialDetails: () => Promise<void>,
 ): AsyncGenerator<string> {
   yield `${openObject(values)},"nodes":[`
+  yield* nodes
+  await rejectPartialDetails()
+  yield ']}'
+}
+
+async function* writeNodes(
+  reader: TurnReader,
+  nodes: readonly (PromptTokens | CompletionTokens)[],
+  kinds: readonly TokenDataKind[],
+): AsyncGenerator<string> {
   let separator = ''
   for (const node of nodes) {
     const isSampled = 'turn' in node
@@ -98,12 +110,11 @@ async function* forestToWire(
     yield* writeMember('ids', writeNumbers(node.ids))
     if (isSampled) {
       yield* writeMember('logprobs', writeNumbers(node.logprobs))
-      yield* details(node)
+      yield* writeNodeDetails(reader, node, kinds)
     }
     yield '}'
     separator = ','
   }
-  yield ']}'
 }
 
 /** Yields the details of a sampled node. A node that no row trains has none. */

@@ -3,6 +3,7 @@ import { Readable } from 'node:stream'
 import { constants, createGzip } from 'node:zlib'
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import Type, { type Static } from 'typebox'
+import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { describe, describeMedia } from '../../schemas/described.ts'
@@ -130,7 +131,7 @@ function fullRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: Rea
     async ({ params: { sessionId }, query }, reply) => {
       const session = await getSessionOrThrow(reader, sessionId)
       const turns = query.ids ? reader.readTurns(sessionId) : reader.readOutlines(sessionId)
-      return streamJson(reply, writeSessionWithTurns(session, turns, query.messages ?? turnMessages))
+      return streamJson(reply, writeSessionWithTurns(reader, session, turns, query.messages ?? turnMessages))
     },
   )
   app.get(
@@ -184,6 +185,7 @@ function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
       const { sessionId } = request.params
       const session = await getSessionOrThrow(reader, sessionId)
       const turns = await readTree(reader.readSteps(sessionId), session.marks)
+      await rejectPartial(reader, session)
       return sendJson(request, reply, { ...sessionToWire(session), turns })
     },
   )

@@ -3,6 +3,7 @@ import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { TRAINER_DATA_KINDS } from '../../../../protocol/token-data/kinds.ts'
 import { collectRowDetails } from '../../../session/trajectories/row-details.ts'
+import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import {
   type RowWithLayout,
   type Trajectory,
@@ -21,6 +22,7 @@ type RowQuery = Static<typeof RowsQuery>
 /**
  * Reads the turns of a session.
  * @returns its rows, each of which is assembled when it is iterated, and the models by turn index
+ * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
  */
 export async function readRows(reader: TurnReader, session: SessionRecord, query: RowQuery) {
   const builder = new TrajectoryBuilder({ sideCalls: query.side_calls })
@@ -29,6 +31,7 @@ export async function readRows(reader: TurnReader, session: SessionRecord, query
     builder.add(turn)
     models.set(turn.index, turn.model)
   }
+  await rejectPartial(reader, session)
   return { placed: builder.locateRows({ select: 'all' }, session.reward, session.marks), models }
 }
 

@@ -7,11 +7,12 @@ import { readEchoAnnotation } from '../../../session/prompts/echo-annotation.ts'
 import { writePromptJson } from '../../../session/prompts/prompt-chunks.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../../../session/roles/agent-role-finder.ts'
 import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
+import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { ExclusionCounts, Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnSampling } from '../../../session/turn/sampling.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
-import type { SessionRecord, TurnOutline, TurnRecord } from '../../../store/port/turn-store.ts'
+import type { SessionRecord, TurnOutline, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
 import { openObject, writeMember, writeNumbers, writeTexts } from './json-stream.ts'
 import { RequestHistory, type RequestOverlap } from './request-history.ts'
 import type { Session } from './schemas.ts'
@@ -71,8 +72,12 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
   })
 }
 
-/** Yields a session with its turns, as chunks of one JSON text. One turn is in memory at a time. */
+/**
+ * Yields a session with its turns, as chunks of one JSON text. One turn is in memory at a time.
+ * @throws ProxyError `session_not_found` at the end, if the session was removed or reset while it was read
+ */
 export async function* writeSessionWithTurns(
+  reader: Pick<TurnReader, 'getSession'>,
   session: SessionRecord,
   turns: AsyncIterable<TurnRecord | TurnOutline>,
   messages: 'all' | 'new' | 'none',
@@ -95,6 +100,7 @@ export async function* writeSessionWithTurns(
     for (const kind of readEchoAnnotation(turn)?.kinds ?? []) changed[kind] = (changed[kind] ?? 0) + 1
   }
   const counts = `"prompts":${JSON.stringify(prompts)},"changed_calls":${JSON.stringify(changed)}`
+  await rejectPartial(reader, session)
   yield `],"trace_count":${traceCount},${counts},"aborted_turns":${abortedTurns}}`
 }
 
@@ -190,12 +196,12 @@ export interface RowView {
 export async function* writeSessionWithTrajectories(
   session: SessionRecord,
   excluded: ExclusionCounts,
-  rows: Iterable<RowView>,
+  rows: AsyncIterable<RowView>,
   { images, ...more }: { images?: ReadonlyMap<string, string> | undefined } & Record<string, unknown>,
 ): AsyncGenerator<string> {
   yield `${openObject({ ...sessionToWire(session), ...more, excluded_turns: excluded })},"trajectories":[`
   let separator = ''
-  for (const row of rows) {
+  for await (const row of rows) {
     yield separator
     yield* rowToWire(row, session.status === 'completed')
     separator = ','

@@ -1,9 +1,9 @@
 /** Reads the trajectories of a session that a query selects. */
 import type { Static } from 'typebox'
-import { ProxyError } from '../../../../base/errors.ts'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { computeImageDigest, getImageUrls, splitDataUrl } from '../../../../protocol/canonical/images.ts'
 import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
+import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import {
   type RowWithLayout,
   type Trajectory,
@@ -27,6 +27,7 @@ export interface SessionTrajectories {
    * Yields the response as chunks of one JSON text. Details are read row by row, while the client reads the response.
    * @param onRow called with each row
    * @param more further fields of the session
+   * @throws ProxyError `session_not_found` at the end, if the session was removed or reset while details were read
    */
   toWire(onRow?: (row: Trajectory) => void, more?: Record<string, unknown>): AsyncGenerator<string>
 }
@@ -50,30 +51,23 @@ export async function readTrajectories(
     if (added.length > 0) images && addImages(images, turn)
     if (choice.sampling) samplings.set(turn.turnId, readSampling(turn, readSamplingParams(session)))
   }
-  rejectPartial(session, await reader.getSession(sessionId))
+  await rejectPartial(reader, session)
   const isLeftOut = query.finished_only && session.status !== 'completed'
   const rows = () =>
     isLeftOut ? [] : builder.locateRows(toTrajectoryOptions(query), session.reward, session.marks)
-  function* show(onRow: (row: Trajectory) => void): Generator<RowView> {
+  async function* show(onRow: (row: Trajectory) => void): AsyncGenerator<RowView> {
     for (const { row, computeLayout: layout } of rows()) {
       onRow(row)
       const details = writeDetailMembers(reader, sessionId, layout, choice.kinds)
       yield { row, details, sampling: (turnId) => samplings.get(turnId) }
     }
+    if (choice.kinds.length > 0) await rejectPartial(reader, session)
   }
   return {
     readRows: rows,
     toWire: (onRow = () => {}, more = {}) =>
       writeSessionWithTrajectories(session, builder.countExcluded(), show(onRow), { ...more, images }),
   }
-}
-
-/** Rejects a session that was removed or reset while it was read, because the rows that were read lack turns. */
-export function rejectPartial(before: SessionRecord, after: SessionRecord | undefined): void {
-  const hasEnded = before.endedAtMs !== null
-  if (after && after.turnCount >= before.turnCount && (!hasEnded || after.endedAtMs === before.endedAtMs))
-    return
-  throw new ProxyError('session_not_found', 'The session was removed or reset while it was read')
 }
 
 /** Yields the rows unchanged, after calling `onRow` with each one. */
