@@ -46,25 +46,25 @@ type RowArrays = 'prompt_ids' | 'response_ids' | 'response_mask' | 'response_log
 interface ForestLayout {
   /** The nodes; each follows its parent. */
   readonly nodes: readonly (PromptTokens | CompletionTokens)[]
-  readonly rows: readonly ForestRow[]
+  /** The rows. Each is created when it is iterated, because together the rows repeat each turn many times. */
+  readonly rows: Iterable<ForestRow>
 }
 
 /** A forest of the rows of several sessions. */
 export class Forest {
   readonly #roots = TokenNode.root()
-  readonly #steps: RowPath[] = []
+  readonly #paths: RowPath[] = []
+  /** The completions by session id and by turn. */
+  readonly #sampled = new Map<string, Map<string, CompletionNode>>()
 
   /**
-   * Adds the rows of a session. Copies only new tokens.
-   * @param rows the rows of all turns of the session, none of them truncated
+   * Adds a row. Copies only new tokens. All rows of all turns of a session must be added, none of them truncated.
    */
-  add(sessionId: string, rows: Iterable<Trajectory>): void {
-    const sampled = new Map<string, CompletionNode>()
-    for (const row of rows)
-      this.#steps.push({
-        row: toForestRow(sessionId, row),
-        path: findPath(sessionId, row, this.#roots, sampled),
-      })
+  add(sessionId: string, row: Trajectory): void {
+    const sampled = this.#sampled.get(sessionId) ?? new Map<string, CompletionNode>()
+    this.#sampled.set(sessionId, sampled)
+    const path: RowPath = { row: toForestRow(sessionId, row), last: undefined, turns: row.turns }
+    this.#paths.push(row.exact ? addPath(path, row, this.#roots, sampled) : path)
   }
 
   /** Returns the layout. All rows must have been added, because a row may split a node of an earlier one. */
@@ -83,17 +83,13 @@ export class Forest {
       for (const next of way.reverse()) parent = put(next, { parent, ids: next.edge })
       return parent
     }
-    const rows = this.#steps.map(({ row, path }) => {
-      let leaf: number | null = null
-      for (const { read, sampled } of path) {
-        const parent = placeRead(read)
-        const { below, ...node } = sampled
-        leaf = indices.get(sampled) ?? put(sampled, { parent, ...node })
-        indices.set(below, leaf)
+    for (const { last } of this.#paths)
+      for (const sampled of listPath(last, (node) => indices.has(node))) {
+        const { sessionId, ids, turn, logprobs } = sampled
+        const node = { parent: placeRead(sampled.read), sessionId, ids, turn, logprobs }
+        indices.set(sampled.below, put(sampled, node))
       }
-      return { ...row, leaf }
-    })
-    return { nodes, rows }
+    return { nodes, rows: createRows(this.#paths, indices) }
   }
 }
 
@@ -101,63 +97,116 @@ export class Forest {
 interface CompletionNode extends Omit<CompletionTokens, 'parent' | 'turn' | 'logprobs'> {
   turn: ForestTurn
   logprobs: Float64Array
+  /** The row that trains the turn; undefined: none. */
+  trainedBy: RowPath | undefined
+  /** The completion before it, the same in all rows; undefined: it is the first. */
+  readonly before: CompletionNode | undefined
+  /** The tokens between the two. */
+  readonly read: TokenNode
+  /** The offset of the completion in the responses of rows. */
+  readonly start: number
   /** The root of the tokens that follow the completion. */
   readonly below: TokenNode
 }
 
-/** A row, and its path as pairs of read and sampled tokens. */
+/** A row, and its path. */
 interface RowPath {
-  readonly row: Omit<ForestRow, 'leaf'>
-  readonly path: readonly { read: TokenNode; sampled: CompletionNode }[]
+  readonly row: Omit<ForestRow, 'leaf' | 'turns'>
+  /** The last completion; undefined if the row has no exact tokens. */
+  readonly last: CompletionNode | undefined
+  /** The turns of a row that has no exact tokens. The turns of others are created from their completions. */
+  readonly turns: readonly TurnSpan[]
 }
 
-/** Returns the path of a row, whose nodes are created if they are missing. */
-function findPath(
-  sessionId: string,
+/** Returns a path with the completions of a row, which are created if they are missing. */
+function addPath(
+  { row: shown }: RowPath,
   row: Trajectory,
   roots: TokenNode,
   known: Map<string, CompletionNode>,
-): RowPath['path'] {
-  if (!row.exact) return []
-  const path: { read: TokenNode; sampled: CompletionNode }[] = []
+): RowPath {
+  const path: { -readonly [Key in keyof RowPath]: RowPath[Key] } = { row: shown, last: undefined, turns: [] }
   let read = roots.descend(row.prompt_ids)
   let end = 0
   for (const turn of row.turns) {
     read = read.descend(row.response_ids.subarray(end, turn.start))
     end = turn.end
-    const sampled = findCompletionNode(sessionId, turn, row, known)
-    path.push({ read, sampled })
+    // Rows may have different numbers of a completion's tokens, because a later prompt may replace its end.
+    const key = `${turn.turn_id} ${end - turn.start}`
+    const sampled = known.get(key) ?? createCompletionNode(shown.session_id, turn, row, path.last, read)
+    known.set(key, sampled)
+    if (turn.trained)
+      Object.assign(sampled, {
+        turn: toForestTurn(turn),
+        logprobs: row.response_logprobs.slice(turn.start, end),
+        trainedBy: path,
+      })
+    path.last = sampled
     read = sampled.below
   }
   return path
 }
 
-/** Returns the node of a turn's completion, which is created if it is missing. */
-function findCompletionNode(
+function createCompletionNode(
   sessionId: string,
-  { start, end, engine_requests: requests, ...others }: TurnSpan,
+  turn: TurnSpan,
   row: Trajectory,
-  known: Map<string, CompletionNode>,
+  before: CompletionNode | undefined,
+  read: TokenNode,
 ): CompletionNode {
-  // Rows may have different numbers of a completion's tokens, because a later prompt may replace its end.
-  const key = `${others.turn_id} ${end - start}`
+  const { start, end } = turn
+  return {
+    ...{ sessionId, turn: toForestTurn(turn), trainedBy: undefined, before, read, start },
+    ids: row.response_ids.slice(start, end),
+    logprobs: row.response_logprobs.slice(start, end),
+    below: TokenNode.root(),
+  }
+}
+
+function toForestTurn({ start, end, engine_requests: requests, ...others }: TurnSpan): ForestTurn {
   const offsets = { start: -start, end: end - start }
-  const turn = { ...others, ...(requests && { engine_requests: shiftEngineRequests(requests, offsets) }) }
-  const before = known.get(key)
-  if (before !== undefined && !turn.trained) return before
-  const logprobs = row.response_logprobs.slice(start, end)
-  if (before !== undefined) return Object.assign(before, { turn, logprobs })
-  const ids = row.response_ids.slice(start, end)
-  const sampled = { sessionId, ids, turn, logprobs, below: TokenNode.root() }
-  known.set(key, sampled)
-  return sampled
+  return { ...others, ...(requests && { engine_requests: shiftEngineRequests(requests, offsets) }) }
+}
+
+/** Returns the completions of a path in their order, beginning after the last one that is known. */
+function listPath(
+  last: CompletionNode | undefined,
+  isKnown: (node: CompletionNode) => boolean = () => false,
+): CompletionNode[] {
+  const path: CompletionNode[] = []
+  for (let at = last; at !== undefined && !isKnown(at); at = at.before) path.push(at)
+  return path.reverse()
+}
+
+function* createRows(
+  paths: readonly RowPath[],
+  indices: ReadonlyMap<CompletionNode | TokenNode, number | null>,
+): Generator<ForestRow> {
+  for (const path of paths) {
+    const { row, last } = path
+    const turns = last === undefined ? path.turns : listPath(last).map((node) => toTurnSpan(node, path))
+    yield { ...row, turns, leaf: last === undefined ? null : indices.get(last)! }
+  }
+}
+
+/** Returns the turn of a completion, with its span in a row. */
+function toTurnSpan({ turn, ids, start, trainedBy }: CompletionNode, path: RowPath): TurnSpan {
+  const { engine_requests: requests, ...others } = turn
+  const span = { start, end: start + ids.length }
+  return {
+    ...others,
+    ...span,
+    trained: trainedBy === path,
+    ...(requests && { engine_requests: shiftEngineRequests(requests, span) }),
+  }
 }
 
 function toForestRow(sessionId: string, row: Trajectory): RowPath['row'] {
-  const { prompt_ids, response_ids, response_mask: _mask, response_logprobs: _logprobs, ...rest } = row
+  const { turns: _turns, prompt_ids, response_ids, response_mask: _mask, ...rest } = row
+  const { response_logprobs: _logprobs, ...others } = rest
   return {
     session_id: sessionId,
-    ...rest,
+    ...others,
     prompt_tokens: prompt_ids.length,
     response_tokens: response_ids.length,
   }

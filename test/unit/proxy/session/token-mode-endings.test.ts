@@ -385,8 +385,9 @@ t.test('a completion whose end one row replaces is trained up to its end in anot
     ],
   )
   const forest = new Forest()
-  forest.add('s', rows)
-  const { nodes, rows: layout } = forest.createLayout()
+  for (const row of rows) forest.add('s', row)
+  const { nodes, rows: created } = forest.createLayout()
+  const layout = [...created]
   for (const [index, row] of rows.entries()) {
     const path: number[][] = []
     for (let at = layout[index]!.leaf; at !== null; at = nodes[at]!.parent) path.unshift([...nodes[at]!.ids])

@@ -1,9 +1,15 @@
 /** Writes sessions as one forest of tokens, in which rows with a common prefix share its tokens, as JSON. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
+import { yieldToEventLoop } from '../../../../base/yield-to-event-loop.ts'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/token-data/kinds.ts'
-import { type CompletionTokens, Forest, type PromptTokens } from '../../../session/trajectories/forest.ts'
+import {
+  type CompletionTokens,
+  Forest,
+  type ForestRow,
+  type PromptTokens,
+} from '../../../session/trajectories/forest.ts'
 import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
@@ -11,7 +17,6 @@ import { DetailSelection, writeDetailMembers } from './details.ts'
 import { openObject, writeMember, writeNumbers } from './json-stream.ts'
 import type { ForestQuery } from './read-schemas.ts'
 import { addFormerNames, sessionToWire } from './serialise.ts'
-import { reportRows } from './trajectory-query.ts'
 
 /** The maximum number of sessions: larger than usual groups, but limited, because all tokens are in memory. */
 const MAX_SESSIONS = 128
@@ -56,14 +61,19 @@ export async function queryForest(
     for await (const turn of reader.readSteps(session.sessionId)) builder.add(turn)
     await rejectPartial(reader, session)
     shown.push({ ...sessionToWire(session), excluded_turns: builder.countExcluded() })
-    forest.add(session.sessionId, reportRows(builder.assembleRows({}, session.reward, session.marks), onRow))
+    for (const row of builder.assembleRows({}, session.reward, session.marks)) {
+      onRow(row)
+      forest.add(session.sessionId, row)
+      await yieldToEventLoop()
+    }
   }
   const { nodes, rows } = forest.createLayout()
   const completed = new Set(
     sessions.filter(({ status }) => status === 'completed').map(({ sessionId }) => sessionId),
   )
-  const shownRows = rows.map((row) => addFormerNames({ ...row, finished: completed.has(row.session_id) }))
-  return forestToWire({ sessions: shown, rows: shownRows }, writeNodes(reader, nodes, kinds), async () => {
+  const isFinished = (row: ForestRow) => completed.has(row.session_id)
+  const parts = { rows: writeRows(rows, isFinished), nodes: writeNodes(reader, nodes, kinds) }
+  return forestToWire({ sessions: shown }, parts, async () => {
     if (kinds.length > 0) for (const session of sessions) await rejectPartial(reader, session)
   })
 }
@@ -85,13 +95,23 @@ function parseDetailKinds(details: string | undefined): readonly TokenDataKind[]
 /** @param rejectPartialDetails called before the end, when all details have been read */
 async function* forestToWire(
   values: object,
-  nodes: AsyncIterable<string>,
+  { rows, nodes }: { rows: Iterable<string>; nodes: AsyncIterable<string> },
   rejectPartialDetails: () => Promise<void>,
 ): AsyncGenerator<string> {
-  yield `${openObject(values)},"nodes":[`
+  yield `${openObject(values)},"rows":[`
+  yield* rows
+  yield '],"nodes":['
   yield* nodes
   await rejectPartialDetails()
   yield ']}'
+}
+
+function* writeRows(rows: Iterable<ForestRow>, isFinished: (row: ForestRow) => boolean): Generator<string> {
+  let separator = ''
+  for (const row of rows) {
+    yield separator + JSON.stringify(addFormerNames({ ...row, finished: isFinished(row) }))
+    separator = ','
+  }
 }
 
 async function* writeNodes(

@@ -23,8 +23,8 @@ import {
   readRow,
   readRows,
   readTrainerData,
-  summarizeRow,
   type TokenTexts,
+  writeRowSummaries,
   writeRowTensors,
 } from './rows.ts'
 import * as schemas from './schemas.ts'
@@ -228,8 +228,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
     async (request, reply) => {
       const session = await getSessionOrThrow(reader, request.params.sessionId)
       const { placed } = await readRows(reader, session, request.query)
-      const rows = Array.from(placed, ({ row }, index) => summarizeRow(row, index))
-      return sendJson(request, reply, { rows })
+      return sendCompressed(request, reply, createJsonStream(writeRowSummaries(placed)))
     },
   )
   app.get(

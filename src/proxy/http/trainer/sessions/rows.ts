@@ -1,9 +1,10 @@
 /** Reads single training-ready rows: their summaries, and their tokens in binary form. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
+import { yieldToEventLoop } from '../../../../base/yield-to-event-loop.ts'
 import { TRAINER_DATA_KINDS } from '../../../../protocol/token-data/kinds.ts'
-import { collectRowDetails } from '../../../session/trajectories/row-details.ts'
 import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
+import { collectRowDetails } from '../../../session/trajectories/row-details.ts'
 import {
   type RowWithLayout,
   type Trajectory,
@@ -44,6 +45,19 @@ export async function readRow(reader: TurnReader, session: SessionRecord, number
     index += 1
   }
   throw new ProxyError('row_not_found', `The session has ${index} rows, counted from 0`)
+}
+
+/** Yields the summaries of rows as chunks of one JSON text. One row is in memory at a time. */
+export async function* writeRowSummaries(rows: Iterable<RowWithLayout>): AsyncGenerator<string> {
+  yield '{"rows":['
+  let number = 0
+  for (const { row } of rows) {
+    yield (number > 0 ? ',' : '') + JSON.stringify(summarizeRow(row, number))
+    number += 1
+    // The summary of a row is short, also if its tokens took long to assemble.
+    await yieldToEventLoop()
+  }
+  yield ']}'
 }
 
 /** Returns a row without its arrays, with their lengths and statistics. */

@@ -3,6 +3,8 @@
  * rows.
  */
 import { deepStrictEqual } from 'node:assert/strict'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
 import t from 'tap'
 import { type CompletionTokens, Forest } from '../../../../../src/proxy/session/trajectories/forest.ts'
@@ -48,8 +50,9 @@ function getRows(planned: readonly PlannedTurn[]): Trajectory[] {
 
 function getForest(sessions: readonly (readonly [sessionId: string, rows: readonly Trajectory[]])[]) {
   const forest = new Forest()
-  for (const [sessionId, rows] of sessions) forest.add(sessionId, rows)
-  return forest.createLayout()
+  for (const [sessionId, rows] of sessions) for (const row of rows) forest.add(sessionId, row)
+  const { nodes, rows } = forest.createLayout()
+  return { nodes, rows: [...rows] }
 }
 
 /** Arrays as lists, which are equal by their numbers, in any memory. */
@@ -118,3 +121,33 @@ t.test('prompt tokens are stored once, and each completion by itself', async (t)
     ],
   )
 })
+
+t.test('the memory of a forest does not grow with the length of each path', async (t) => {
+  const builder = new TrajectoryBuilder()
+  const annotations = '{"line":{"told":"main","rule":"header"}}'
+  const prompt = [1]
+  for (let index = 0; index < 1_400; index += 2) {
+    builder.add({ ...createTurnStep(index, prompt, [2]), annotations })
+    builder.add({ ...createTurnStep(index + 1, [...prompt, 2, 3], [4]), annotations })
+    prompt.push(2, 1)
+  }
+  const before = measureHeap()
+  const forest = new Forest()
+  let count = 0
+  for (const row of builder.assembleRows({}, null)) {
+    forest.add('s', row)
+    count += row.turns.length
+  }
+  const megabytes = (measureHeap() - before) / 2 ** 20
+  t.ok(megabytes < 15, `${megabytes} MB for ${count} turns of rows`)
+  const { rows } = forest.createLayout()
+  let created = 0
+  for (const { turns } of rows) created += turns.length
+  t.equal(created, count)
+})
+
+function measureHeap(): number {
+  setFlagsFromString('--expose-gc')
+  runInNewContext('gc')()
+  return process.memoryUsage().heapUsed
+}
