@@ -1,5 +1,6 @@
 /** Writes the details of rows and traces as JSON, in chunks, because those of a long row have many megabytes. */
 import { ProxyError } from '../../../../base/errors.ts'
+import { yieldToEventLoop } from '../../../../base/yield-to-event-loop.ts'
 import {
   TOKEN_DATA_KINDS,
   type TokenDataKind,
@@ -51,16 +52,34 @@ function isDetailName(name: string): name is DetailName {
   return (DETAIL_NAMES as readonly string[]).includes(name)
 }
 
-/** Reads the stored details of turns. @returns them by turn id */
+/**
+ * The kinds with data of any position of a turn's prompt, which a row has also from turns that it does not train. Data
+ * of the other kinds belongs to sampled tokens.
+ */
+export const PROMPT_KINDS: readonly TokenDataKind[] = ['prompt_logprobs', 'routed_experts']
+
+/** Reads the stored details of turns, without those that a row of them does not have. @returns them by turn id */
 export async function readStoredDetails(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   turns: RowLayout['turns'],
   kinds: readonly TokenDataKind[],
 ): Promise<ReadonlyMap<string, TokenData>> {
-  const turnIds = turns.map(({ turnId }) => turnId)
-  const packed = await reader.readDetails(sessionId, turnIds, kinds)
-  return new Map([...packed].map(([turnId, parts]) => [turnId, unpackTokenData(parts)]))
+  const details = new Map<string, TokenData>()
+  const trained = turns.filter(({ start, end }) => end > start)
+  for (const [among, ofKind] of [
+    [turns, kinds.filter((kind) => PROMPT_KINDS.includes(kind))],
+    [trained, kinds.filter((kind) => !PROMPT_KINDS.includes(kind))],
+  ] as const) {
+    if (among.length === 0 || ofKind.length === 0) continue
+    const turnIds = among.map(({ turnId }) => turnId)
+    for (const [turnId, parts] of await reader.readDetails(sessionId, turnIds, ofKind)) {
+      details.set(turnId, { ...details.get(turnId), ...unpackTokenData(parts) })
+      // The data of one turn may have tens of megabytes.
+      await yieldToEventLoop()
+    }
+  }
+  return details
 }
 
 /** Yields the JSON members with the details of a row. Each requested kind is present; null: no turn reported it. */

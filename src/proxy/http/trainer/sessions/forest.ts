@@ -13,16 +13,13 @@ import {
 import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { DetailSelection, writeDetailMembers } from './details.ts'
+import { DetailSelection, PROMPT_KINDS, writeDetailMembers } from './details.ts'
 import { openObject, writeMember, writeNumbers } from './json-stream.ts'
 import type { ForestQuery } from './read-schemas.ts'
 import { addFormerNames, sessionToWire } from './serialise.ts'
 
 /** The maximum number of sessions: larger than usual groups, but limited, because all tokens are in memory. */
 const MAX_SESSIONS = 128
-
-/** The kinds of token data that several turns may report for one token, which a forest therefore cannot contain. */
-const PROMPT_KINDS: readonly TokenDataKind[] = ['prompt_logprobs', 'routed_experts']
 
 /**
  * Returns the matching sessions, the oldest first.
@@ -79,7 +76,8 @@ export async function queryForest(
 }
 
 /**
- * Parses the parameter `details` of a forest; `all` selects the kinds that it can contain.
+ * Parses the parameter `details` of a forest; `all` selects the kinds that it can contain. It cannot contain data that
+ * several turns may report for one token.
  * @throws ProxyError `invalid_request`
  */
 function parseDetailKinds(details: string | undefined): readonly TokenDataKind[] {
