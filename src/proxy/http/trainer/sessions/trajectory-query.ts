@@ -1,6 +1,6 @@
 /** Reads the trajectories of a session that a query selects. */
 import type { Static } from 'typebox'
-import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { getMessagesBetween, type Message } from '../../../../protocol/canonical/conversation.ts'
 import { computeImageDigest, getImageUrls, splitDataUrl } from '../../../../protocol/canonical/images.ts'
 import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
 import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
@@ -45,10 +45,10 @@ export async function readTrajectories(
   const { sessionId } = session
   const builder = new TrajectoryBuilder(toTurnSelection(query))
   const samplings = new Map<string, TurnSampling>()
-  const images = query.images ? new Map<string, string>() : undefined
+  const images = query.images ? new ImageUrls() : undefined
   for await (const turn of reader.readSteps(sessionId)) {
     const { images: added } = builder.add(turn)
-    if (added.length > 0) images && addImages(images, turn)
+    if (added.length > 0) images?.add(turn)
     if (choice.sampling) samplings.set(turn.turnId, readSampling(turn, readSamplingParams(session)))
   }
   await rejectPartial(reader, session)
@@ -66,7 +66,10 @@ export async function readTrajectories(
   return {
     readRows: rows,
     toWire: (onRow = () => {}, more = {}) =>
-      writeSessionWithTrajectories(session, builder.countExcluded(), show(onRow), { ...more, images }),
+      writeSessionWithTrajectories(session, builder.countExcluded(), show(onRow), {
+        ...more,
+        images: images?.byDigest,
+      }),
   }
 }
 
@@ -81,13 +84,21 @@ export function* reportRows(
   }
 }
 
-/** Adds the `data:` URLs of a turn's images to a map by SHA-256. */
-function addImages(images: Map<string, string>, { lastMessage }: Pick<TurnStep, 'lastMessage'>): void {
-  for (const json of getTextsUpTo(lastMessage)) {
-    if (!json.includes('"image_url"')) continue
-    for (const url of getImageUrls([JSON.parse(json)])) {
-      const data = splitDataUrl(url)
-      if (data) images.set(computeImageDigest(Buffer.from(data.base64, 'base64')), url)
+/** The images of a session's turns, as `data:` URLs by SHA-256. */
+class ImageUrls {
+  readonly byDigest = new Map<string, string>()
+  readonly #read = new Set<Message>()
+
+  /** Adds the images of a turn. Each message is parsed once, because all later turns repeat it. */
+  add({ lastMessage }: Pick<TurnStep, 'lastMessage'>): void {
+    for (const message of getMessagesBetween(undefined, lastMessage, (message) => this.#read.has(message))) {
+      this.#read.add(message)
+      const { json } = message
+      if (!json.includes('"image_url"')) continue
+      for (const url of getImageUrls([JSON.parse(json)])) {
+        const data = splitDataUrl(url)
+        if (data) this.byDigest.set(computeImageDigest(Buffer.from(data.base64, 'base64')), url)
+      }
     }
   }
 }
