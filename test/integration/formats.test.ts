@@ -137,6 +137,40 @@ t.test('a rewritten history is copied context, and its completion is a separate 
   )
 })
 
+t.test('a rejected compaction is a step in ATIF on request only, and rows cannot be selected', async (t) => {
+  const api = await startSessionsApi(t)
+  await api.sessions.create({ sessionId: 's' })
+  const user = (content: string) => JSON.stringify({ role: 'user', content })
+  const summaries = [
+    'This summary of the work is not used by the agent.',
+    'The other summary is the one it uses.',
+  ]
+  const compaction = { annotations: '{"line":{"told":"compaction","rule":"header"}}' }
+  await recordTurn(api.store, 's', 0, { requestMessages: [user('Task')] })
+  for (const [index, completionText] of summaries.entries())
+    await recordTurn(api.store, 's', index + 1, {
+      requestMessages: [user('Task'), user('Sum it up')],
+      promptTokenIds: Int32Array.of(50 + index),
+      completionText,
+      ...compaction,
+    })
+  await recordTurn(api.store, 's', 3, {
+    requestMessages: [user(summaries[1]!)],
+    annotations: '{"line":{"told":"main","rule":"header"}}',
+  })
+  const listMessages = async (query: string) => {
+    const [{ steps }] = await readLines(api, `/sessions/s/export?format=atif${query}`)
+    return steps.filter(({ source }: Json) => source === 'agent').map(({ message }: Json) => message)
+  }
+  t.strictSame(await listMessages(''), ['hello', summaries[1], 'hello'])
+  t.strictSame(await listMessages('&rejected=true'), ['hello', ...summaries, 'hello'])
+  for (const select of ['longest', 'last', 'policy:a']) {
+    const rejected = await api.call('GET', `/sessions/s/export?format=atif&select=${select}`)
+    t.equal(rejected.status, 400)
+    t.match(JSON.stringify(rejected.body), /selects rows, which the format atif does not have/)
+  }
+})
+
 t.test('images are parts with their addresses; inline images are described by a text', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })

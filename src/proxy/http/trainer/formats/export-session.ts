@@ -1,5 +1,6 @@
 /** Exports a session in a foreign format, as lines of JSON. */
 import type { Static } from 'typebox'
+import { ProxyError } from '../../../../base/errors.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
@@ -17,7 +18,8 @@ type ExportQueryString = Static<typeof ExportQuery>
  * the response.
  * @param onRow called with each row
  * @returns chunks of lines; no chunk if there is nothing to export
- * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
+ * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read; `invalid_request` for
+ *   a selection of rows in a format without rows
  */
 export async function exportSession(
   reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'getTurn'>,
@@ -25,13 +27,15 @@ export async function exportSession(
   query: ExportQueryString,
   onRow: (row: Trajectory) => void = () => {},
 ): Promise<Iterable<string> | AsyncIterable<string>> {
+  if (query.format === 'atif') rejectRowSelection(query.select)
   if (query.finished_only && session.status !== 'completed') return []
   const builder = new TrajectoryBuilder(toTurnSelection(query))
   const turns = await readSession(reader, session, builder)
   if (query.format === 'atif') {
-    const superseded = builder.findSuperseded()
+    const exclusions = builder.listExclusions()
     const shown = [...turns.values()].filter(
-      (turn) => isRequested(turn, query) && !superseded.has(turn.turnId),
+      (turn) =>
+        isRequested(turn, query) && !['superseded', 'rejected'].includes(exclusions.get(turn.turnId) ?? ''),
     )
     const document = writeAtifDocument({ reader, session, ids: query.ids }, shown)
     return document ? writeLine(document) : []
@@ -43,6 +47,13 @@ export async function exportSession(
   return query.format === 'sft'
     ? writeSftLines(session.sessionId, rows)
     : writeLine(writeTrainingTrace(rows, turns))
+}
+
+/** Rejects a selection of rows for ATIF, which has messages instead of rows. @throws ProxyError `invalid_request` */
+function rejectRowSelection(select: string): void {
+  if (select === 'all' || select === 'main') return
+  const message = `'${select}' selects rows, which the format atif does not have: select all or main`
+  throw new ProxyError('invalid_request', message, { param: 'select' })
 }
 
 function isRequested({ line }: TurnText, { select, side_calls: sideCalls }: ExportQueryString): boolean {
