@@ -18,17 +18,15 @@ export class ToolCallOrder {
 
   /**
    * Returns the deltas that can be written now. A delta of a tool call that was completed before is dropped, unless it
-   * has arguments: it is then returned, and the caller rejects it. An empty delta that follows complete arguments is
-   * dropped too, because the caller may have closed the tool call.
+   * has arguments: it is then returned, and the caller rejects it.
    */
   add(delta: ToolCallDelta): ToolCallDelta[] {
     this.#current ??= new ToolCallArguments(delta.index)
     if (delta.index === this.#current.index) {
-      if (this.isComplete && !delta.function?.name && !delta.function?.arguments) return []
       this.#current.add(delta)
       return this.#waiting.size === 0 ? [delta] : [delta, ...this.#release()]
     }
-    if (this.#complete.has(delta.index)) return delta.function?.arguments?.trim() ? [delta] : []
+    if (this.#complete.has(delta.index)) return hasArguments(delta) ? [delta] : []
     const before = this.#waiting.get(delta.index)
     if (before === undefined) this.#queue.push(delta.index)
     this.#waiting.set(delta.index, before ? join(before, delta) : delta)
@@ -61,6 +59,14 @@ export class ToolCallOrder {
     }
     return released
   }
+}
+
+/**
+ * Returns whether a delta has arguments other than white space. One without adds nothing to a tool call that has ended:
+ * engines repeat the name, or end with an empty delta.
+ */
+export function hasArguments({ function: called }: ToolCallDelta): boolean {
+  return (called?.arguments ?? '').trim() !== ''
 }
 
 function join(before: ToolCallDelta, delta: ToolCallDelta): ToolCallDelta {

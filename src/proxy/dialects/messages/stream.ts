@@ -9,7 +9,7 @@ import type {
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
-import { ToolCallOrder } from '../common/tool-call-order.ts'
+import { hasArguments, ToolCallOrder } from '../common/tool-call-order.ts'
 import {
   buildMessageHead,
   buildStopFields,
@@ -111,9 +111,11 @@ export class MessagesStreamWriter {
     return deltas.map((delta) => this.#toolCall(delta)).join('')
   }
 
-  #toolCall({ index, id, function: delta }: ToolCallDelta): string {
-    const opened =
-      index === this.#call && this.#open === 'tool_use' ? '' : this.#openCall(index, id, delta?.name)
+  #toolCall(chunk: ToolCallDelta): string {
+    const { index, id, function: delta } = chunk
+    const isOpen = index === this.#call && this.#open === 'tool_use'
+    if (!isOpen && this.#calls.has(index) && !hasArguments(chunk)) return ''
+    const opened = isOpen ? '' : this.#openCall(index, id, delta?.name)
     return delta?.arguments ? `${opened}${this.#formatDelta(delta.arguments)}` : opened
   }
 

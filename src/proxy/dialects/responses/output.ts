@@ -7,7 +7,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
-import { ToolCallOrder } from '../common/tool-call-order.ts'
+import { hasArguments, ToolCallOrder } from '../common/tool-call-order.ts'
 import type { OutputItem, ResponseEvent } from './output-item.ts'
 import { MessageItem, ReasoningItem } from './text-items.ts'
 import { ToolCallInProgress } from './tool-calls.ts'
@@ -119,12 +119,14 @@ export class ResponseOutput {
   /**
    * Adds a delta to its tool call. A tool call is closed when the next item begins, so that an agent can run it
    * immediately, and receives the items in order.
-   * @throws ProxyError `engine_failed` for a delta of a closed tool call
+   * @throws ProxyError `engine_failed` for arguments of a closed tool call
    */
   #addToCall(delta: ToolCallDelta): ResponseEvent[] {
-    const events = this.#closeText()
     const existing = this.#calls.get(delta.index)
-    if (existing !== undefined && existing !== this.#call)
+    const isClosed = existing !== undefined && existing !== this.#call
+    if (isClosed && !hasArguments(delta)) return []
+    const events = this.#closeText()
+    if (isClosed)
       throw new ProxyError('engine_failed', 'The engine continued a tool call after it began the next one')
     if (existing !== undefined) return [...events, ...existing.add(delta)]
     if (this.#call) events.push(...this.#call.close('completed'))

@@ -62,16 +62,15 @@ t.test('each tool call is complete before the next one starts, and has all its d
   t.end()
 })
 
-t.test('an empty delta after complete arguments is dropped, except for a name', (t) => {
+t.test('arguments are complete once their object has ended', (t) => {
   const order = new ToolCallOrder()
   t.equal(order.isComplete, false)
   t.same(order.add(createDelta(0, '{')), [createDelta(0, '{')])
   t.equal(order.isComplete, false)
   t.same(order.add(createDelta(0, '}')), [createDelta(0, '}')])
   t.equal(order.isComplete, true)
-  t.same(order.add(createDelta(0, '')), [])
-  const named = { index: 0, function: { name: 'f' } }
-  t.same(order.add(named), [named])
+  order.add(createDelta(1, '{'))
+  t.equal(order.isComplete, false)
   t.end()
 })
 

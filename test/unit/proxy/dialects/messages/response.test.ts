@@ -262,16 +262,18 @@ t.test('numbers in arguments reach the agent as the model wrote them', async (t)
   t.ok(response.includes(`"input":${written}`), response)
 })
 
-t.test('a tool call that is closed by a text may have an empty last delta', async (t) => {
-  const delta = (written: string) => [{ index: 0, id: 'a', function: { arguments: written } }]
+t.test('a tool call that is closed by a text may have further deltas without arguments', async (t) => {
+  const delta = (written: string) => [{ index: 0, id: 'a', function: { name: 'f', arguments: written } }]
   const sent = stream([
     start,
     { type: 'delta', toolCalls: [{ index: 0, id: 'a', function: { name: 'f', arguments: '{}' } }] },
     { type: 'delta', content: 'Hm' },
     { type: 'delta', toolCalls: delta('') },
+    { type: 'delta', toolCalls: delta('\n') },
     end,
   ])
   t.equal(sent.at(-1)?.type, 'message_stop')
+  t.equal(sent.filter(({ type }) => type === 'content_block_start').length, 2)
 })
 
 t.test('arguments that are not a JSON object reach the agent as the model wrote them', async (t) => {

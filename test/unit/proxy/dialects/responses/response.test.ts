@@ -294,7 +294,10 @@ t.test('items with texts between tool calls end in order, and their echo is one 
     { type: 'delta', content: 'One.\n' },
     call(0, 'f', '{"a":1}'),
     { type: 'delta', content: '\n' },
-    { type: 'delta', toolCalls: [{ index: 0, function: { arguments: '' } }] },
+    ...['', '\n'].map((written) => ({
+      type: 'delta' as const,
+      toolCalls: [{ index: 0, function: { name: 'f', arguments: written } }],
+    })),
     call(1, 'local_shell', '{"command":["ls"]}'),
     { type: 'delta', reasoning: 'hm' },
     call(2, 'patch', '{"input":"x"}'),
