@@ -121,8 +121,11 @@ export interface App {
   fastify: FastifyInstance
   /** All routes, with the access that each requires. */
   routes: readonly RouteScope[]
-  /** The responses that are not complete yet, and whether a closing server waits for them (`awaitedOnClose`). */
-  openResponses: ReadonlyMap<unknown, boolean>
+  /**
+   * The responses that are not complete yet. The functions return whether a closing server waits for them: their
+   * requests have arrived completely, and their routes are `awaitedOnClose`.
+   */
+  openResponses: ReadonlyMap<unknown, () => boolean>
 }
 
 /** The factory of the server below Fastify, and the server's unauthenticated connections. */
@@ -285,10 +288,10 @@ async function addRoutes(
 }
 
 /** Returns a live map of the responses that are not complete yet, as in {@link App.openResponses}. */
-function watchResponses(fastify: FastifyInstance): ReadonlyMap<unknown, boolean> {
-  const open = new Map<unknown, boolean>()
-  fastify.addHook('onRequest', ({ routeOptions }, { raw }, done) => {
-    open.set(raw, routeOptions.config.awaitedOnClose !== false)
+function watchResponses(fastify: FastifyInstance): App['openResponses'] {
+  const open = new Map<unknown, () => boolean>()
+  fastify.addHook('onRequest', ({ raw: request, routeOptions }, { raw }, done) => {
+    open.set(raw, () => request.complete && routeOptions.config.awaitedOnClose !== false)
     // More parts of the proxy listen for the end of a response than Node's default limit, above which it warns of a
     // leak.
     raw.setMaxListeners(MAX_LISTENERS)

@@ -130,7 +130,7 @@ async function closeServer(
   let areComplete = true
   const poll = setInterval(() => {
     const tookMs = performance.now() - startedAtMs
-    const areAwaited = openResponses.values().some((isAwaited) => isAwaited)
+    const areAwaited = openResponses.values().some((isAwaited) => isAwaited())
     if (tookMs < CLOSE_MS ? openResponses.size > 0 : tookMs < graceMs && areAwaited) return
     areComplete &&= !areAwaited
     fastify.server.closeAllConnections()
