@@ -4,13 +4,7 @@
  * renewed certificate at different times.
  */
 import { X509Certificate } from 'node:crypto'
-import {
-  checkServerIdentity,
-  createSecureContext,
-  type DetailedPeerCertificate,
-  getCACertificates,
-  type PeerCertificate,
-} from 'node:tls'
+import { checkServerIdentity, createSecureContext, getCACertificates, type PeerCertificate } from 'node:tls'
 import { buildConnector } from 'undici'
 import { type CertificateFiles, readCertificate, watchCertificate } from '../transport/certificate.ts'
 
@@ -94,7 +88,7 @@ function listChain(certificate: PeerCertificate): PeerCertificate[] {
   let next: PeerCertificate | undefined = certificate
   while (next?.raw && !chain.has(next)) {
     chain.add(next)
-    next = (next as Partial<DetailedPeerCertificate>).issuerCertificate
+    next = (next as { issuerCertificate?: PeerCertificate | undefined }).issuerCertificate
   }
   return [...chain]
 }
