@@ -62,7 +62,7 @@ t.test('a line after a failed write begins on a new line', { skip: !removeLimit(
   const code = `
     log(200, 'x'.repeat(100))
     process.on('SIGUSR2', () => log(1, 'later'))
-    setTimeout(() => console.log('failed'), 200)`
+    setTimeout(() => console.log('failed'), 1_000)`
   // A write that exceeds the limit is cut; the next ones fail.
   const child = startLogger(t, code, `ulimit -S -f 4; exec "$@" 2>>'${file}'`)
   await waitForOutput(child.stdout, /failed/)
