@@ -155,6 +155,22 @@ t.test('vLLM reads the images itself, and reports the prompt with expanded place
   }
 })
 
+t.test('vLLM gets every sampling parameter beside images that it gets without them', async (t) => {
+  const { client, server } = await startServer(t, createVllmClient, respondAsVllm(IMAGES.tokens))
+  const sampling = {
+    allowed_token_ids: [5, 2],
+    thinking_token_budget: 8,
+    repetition_detection: { max_pattern_size: 4, min_count: 3 },
+    watermarking: false,
+  }
+  const transfer = { kv_transfer_params: { do_remote_decode: true }, ec_transfer_params: { a: 1 } }
+  const body = { ...sampling, ...transfer, vllm_xargs: { b: 2 }, use_beam_search: false, priority: null }
+  await run(client, createImageRequest(body))
+  const sent = server.requests.at(-1)!.body
+  t.match(sent, { sampling_params: { ...sampling, extra_args: { b: 2 } }, ...transfer })
+  t.notOk('priority' in sent, 'null means unset')
+})
+
 t.test(
   'edges of images are omitted for vLLM, which writes them, and sent to SGLang, which does not',
   async (t) => {
@@ -191,12 +207,16 @@ t.test('the sampling masks of a vLLM response after images are recorded', async 
 })
 
 t.test(
-  'a vLLM that would ignore images, and constraints that it cannot enforce beside them, are rejected',
+  'a vLLM that would ignore images, and fields that it cannot obey beside them, are rejected',
   async (t) => {
     const schema = { response_format: { type: 'json_object' } }
     for (const [version, body, param] of [
       ['0.31.2', {}, 'messages'],
       ['0.32.0', schema, 'response_format'],
+      ['0.32.0', { structured_outputs: { choice: ['a'] } }, 'structured_outputs'],
+      ['0.32.0', { guided_regex: 'a' }, 'guided_regex'],
+      ['0.32.0', { use_beam_search: true }, 'use_beam_search'],
+      ['0.32.0', { logprob_token_ids: [5] }, 'logprob_token_ids'],
     ] as const) {
       const { client, server } = await startServer(t, createVllmClient, (request, response) =>
         request.path === '/version' ? sendJson(response, { version }) : respondAsVllm([])(request, response),

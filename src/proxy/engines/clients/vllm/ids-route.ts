@@ -39,6 +39,24 @@ const SAMPLING_FIELDS = [
   'include_stop_str_in_output',
 ]
 
+/**
+ * Further fields of `SamplingParams` in {@link IMAGES_SINCE}. An older server might not know them, and would ignore
+ * them, so they are no reason to use this route; without images, `/v1/completions` receives them.
+ */
+const NEWER_SAMPLING_FIELDS = [
+  'allowed_token_ids',
+  'thinking_token_budget',
+  'repetition_detection',
+  'watermarking',
+  'stream_interval',
+]
+
+/** Fields that this route has beside `sampling_params`, under the agent's names. */
+const REQUEST_FIELDS = ['priority', 'cache_salt', 'kv_transfer_params', 'ec_transfer_params']
+
+/** Fields of `/v1/completions` that change the response and that this route has under no name. */
+const MISSING_FIELDS = ['structured_outputs', 'use_beam_search', 'logprob_token_ids']
+
 /** Fields that do not affect sampling, or that have another name on this route. */
 const OTHER_FIELDS = [
   'model',
@@ -121,12 +139,12 @@ export function buildVllmIdsBody(
   const prompt = record?.promptLogprobs
   // Streams contain neither prompt logprobs nor routed experts.
   const stream = streams && request.stream && prompt === undefined && !record?.routedExperts
-  const names = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSet(body[field]))
   return {
     model: body.model,
     sampling_params: {
       ...defaults,
-      ...Object.fromEntries(names.map((field) => [field, body[field]])),
+      ...selectSet(body, [...SAMPLING_FIELDS, ...STOP_FIELDS, ...NEWER_SAMPLING_FIELDS]),
+      ...(isSet(body.vllm_xargs) && { extra_args: body.vllm_xargs }),
       max_tokens: maxTokens,
       // 0 requests the sampled token's logprob without alternatives.
       logprobs: getRequestedAlternatives(request),
@@ -134,8 +152,7 @@ export function buildVllmIdsBody(
     },
     stream,
     ...(stream && { stream_options: { include_usage: true } }),
-    ...(body.priority !== undefined && { priority: body.priority }),
-    ...(body.cache_salt !== undefined && { cache_salt: body.cache_salt }),
+    ...selectSet(body, REQUEST_FIELDS),
     return_token_ids: true,
   }
 }
@@ -143,15 +160,15 @@ export function buildVllmIdsBody(
 /**
  * Returns the body of a request with images, except `token_ids`: they have one placeholder per image, which the server
  * expands, and it reports the resulting prompt.
- * @throws ProxyError `unsupported` for a constraint on the output, which this route does not accept under the names
- *   that agents use
+ * @throws ProxyError `unsupported` for a field that `/v1/completions` obeys and that this route does not accept, such as
+ *   a constraint on the output
  */
 export function buildVllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): Record<string, unknown> {
   const { body } = request
   for (const [field, value] of Object.entries(body)) {
-    const isConstraint = field === 'structured_outputs' || field.startsWith('guided_')
+    const isMissing = MISSING_FIELDS.includes(field) || field.startsWith('guided_')
     const isFormat = field === 'response_format' && !isTextFormat(field, value)
-    if ((!isConstraint && !isFormat) || !isSet(value)) continue
+    if ((!isMissing && !isFormat) || !isSet(value) || value === false) continue
     const message = `vLLM does not support '${field}' with token ids and images`
     throw new ProxyError('unsupported', message, { param: field })
   }
@@ -171,6 +188,13 @@ export function isRouteMissing(thrown: unknown): boolean {
 /** Returns whether a parameter has a value: vLLM treats null and an empty list as missing. */
 export function isSet(value: unknown): boolean {
   return value !== undefined && value !== null && !(Array.isArray(value) && value.length === 0)
+}
+
+function selectSet(
+  body: Readonly<Record<string, unknown>>,
+  fields: readonly string[],
+): Record<string, unknown> {
+  return Object.fromEntries(fields.filter((field) => isSet(body[field])).map((field) => [field, body[field]]))
 }
 
 function isTextFormat(field: string, value: unknown): boolean {
