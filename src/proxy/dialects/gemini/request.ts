@@ -8,6 +8,7 @@ import { createListChecker } from '../common/check.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { omitFields, selectFields, toAnnotations } from '../common/other-fields.ts'
+import { addThinkingSwitch } from '../common/template-kwargs.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { toJsonSchema } from './json-schema.ts'
 import { lowerContents, rejectPrefill } from './lower-contents.ts'
@@ -135,22 +136,20 @@ function lowerPrompt(
     messages: lowerContents(texts, contents, memo),
     ...(lowered.length > 0 && { tools: lowered }),
     ...(toolConfig?.functionCallingConfig && lowerToolChoice(toolConfig.functionCallingConfig, lowered)),
-    ...buildReasoningFields(generationConfig?.thinkingConfig),
+    ...buildReasoningFields(request),
     ...buildResponseFormat(generationConfig ?? {}),
   }
   return { prompt, removed }
 }
 
-/**
- * Returns the reasoning fields. Chat templates of models with optional reasoning read `enable_thinking`; a negative
- * budget leaves the choice to the model.
- */
-function buildReasoningFields(thinking: GenerationConfig['thinkingConfig']): Partial<ChatBody> {
-  const { thinkingBudget: budget, thinkingLevel: level } = thinking ?? {}
-  const switched = typeof budget === 'number' && budget >= 0
+/** Returns the reasoning fields. A negative budget leaves the choice to the model. */
+function buildReasoningFields(request: GeminiRequest): Partial<ChatBody> {
+  const { thinkingBudget: budget, thinkingLevel: level } = request.generationConfig?.thinkingConfig ?? {}
+  const isSwitch = typeof budget === 'number' && budget >= 0
+  const kwargs = addThinkingSwitch({ ...request }, isSwitch ? budget > 0 : undefined)
   const effort = level?.toLowerCase()
   return {
-    ...(switched && { chat_template_kwargs: { enable_thinking: budget > 0 } }),
+    ...(kwargs && { chat_template_kwargs: kwargs }),
     ...(effort && effort !== 'thinking_level_unspecified' && { reasoning_effort: effort }),
   }
 }

@@ -3,11 +3,12 @@
 import { createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { createListChecker, isObject } from '../common/check.ts'
+import { createListChecker } from '../common/check.ts'
 import type { DialectRequest, ResponseOptions } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { selectFields, toAnnotations } from '../common/other-fields.ts'
 import { createNoToolLeftError } from '../common/request-errors.ts'
+import { addThinkingSwitch } from '../common/template-kwargs.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, rejectPrefill } from './lower-messages.ts'
 import { listDroppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
@@ -121,29 +122,15 @@ function buildChoiceFields(choice: ToolChoice, hasTools: boolean): Record<string
   throw createNoToolLeftError('tool_choice')
 }
 
-/**
- * Returns the reasoning fields. Chat templates of models with optional reasoning read `enable_thinking`; others ignore
- * it.
- */
 function buildReasoningFields(request: CountTokensRequest): Partial<ChatBody> {
   const effort = request.output_config?.effort
-  const kwargs = readTemplateKwargs(request)
+  const { type } = request.thinking ?? {}
+  const isSwitch = type === 'enabled' || type === 'disabled'
+  const kwargs = addThinkingSwitch({ ...request }, isSwitch ? type === 'enabled' : undefined)
   return {
     ...(kwargs && { chat_template_kwargs: kwargs }),
     ...(effort && { reasoning_effort: effort }),
   }
-}
-
-/**
- * Returns the arguments of the chat template. Those that the agent sends have precedence; an invalid value is
- * forwarded, so that the engine rejects it.
- */
-function readTemplateKwargs(request: CountTokensRequest): object | undefined {
-  const { chat_template_kwargs: kwargs } = request as Record<string, unknown>
-  const { type } = request.thinking ?? {}
-  if (kwargs !== undefined && !isObject(kwargs)) return undefined
-  if (type !== 'enabled' && type !== 'disabled') return kwargs
-  return { enable_thinking: type === 'enabled', ...kwargs }
 }
 
 function buildResponseFormat({ output_config, output_format }: CountTokensRequest): Partial<ChatBody> {

@@ -129,6 +129,22 @@ t.test('a request with all fields that agents send becomes a canonical one', asy
   })
 })
 
+t.test("the agent's arguments of the chat template are merged with the thinking budget", (t) => {
+  const lower = (thinkingBudget: number, chat_template_kwargs: unknown) => {
+    const contents = [{ role: 'user', parts: [{ text: 'go' }] }]
+    const raw = { contents, generationConfig: { thinkingConfig: { thinkingBudget } }, chat_template_kwargs }
+    const { body } = lowerGeminiRequest(raw, { model: 'm', stream: false })
+    t.same(lowerGeminiCount(raw, 'm').chat_template_kwargs, body.chat_template_kwargs, 'also when counted')
+    return body.chat_template_kwargs
+  }
+  t.same(lower(0, { style: 'short' }), { style: 'short', enable_thinking: false })
+  t.same(lower(9, { enable_thinking: false }), { enable_thinking: false }, 'their own switch has precedence')
+  t.same(lower(0, null), { enable_thinking: false })
+  t.same(lower(-1, { style: 'short' }), { style: 'short' })
+  t.equal(lower(0, 'invalid'), 'invalid', 'the engine rejects it')
+  t.end()
+})
+
 t.test('snake_case names, as sent by curl and Python, are equivalent', async (t) => {
   const tools = {
     functionDeclarations: [{ name: 'f', parameters: { type: 'OBJECT', any_of: [{ type: 'STRING' }] } }],

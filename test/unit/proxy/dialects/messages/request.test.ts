@@ -265,6 +265,7 @@ t.test('thinking and effort are passed to chat templates that support them', asy
   t.same(kwargs({ type: 'disabled' }), { enable_thinking: false })
   t.equal(kwargs({ type: 'adaptive' }), undefined)
   t.equal(kwargs(null), undefined)
+  t.same(kwargs({ type: 'disabled' }, { chat_template_kwargs: null }), { enable_thinking: false })
   const own = { chat_template_kwargs: { thinking: true, enable_thinking: true } }
   t.same(
     kwargs({ type: 'disabled' }, own),
