@@ -176,7 +176,23 @@ def test_sampling_parameters_are_sent_under_the_engines_names() -> None:
         {"response_format": {"type": "json_object"}},
         {"n": 2},
         {"guided_regex": "a+"},
+        {"guided_decoding_backend": "xgrammar"},
         {"logit_bias": {"1": 2}},
+        {"structured_outputs": {"choice": ["a"]}},
+        {"json_schema": {"type": "text"}},
+        {"structural_tag": "{}"},
+        {"regex": "a+"},
+        {"ebnf": "root ::= a"},
+        {"stop_regex": "a+"},
+        {"allowed_token_ids": [1]},
+        {"thinking_token_budget": 0},
+        {"repetition_detection": {"max_pattern_size": 4}},
+        {"use_beam_search": True},
+        {"watermarking": True},
+        {"custom_params": {"a": 1}},
+        {"custom_logit_processor": "{}"},
+        {"logits_processors": ["a.B"]},
+        {"vllm_xargs": {"a": 1}},
     ],
 )
 def test_a_parameter_that_verl_does_not_support_is_rejected_and_named(field: dict[str, Any]) -> None:
@@ -195,6 +211,9 @@ def test_a_parameter_without_effect_is_accepted() -> None:
         "n": 1,
         "logit_bias": {},
         "guided_json": None,
+        "use_beam_search": False,
+        "regex": "",
+        "metadata": {"a": "b"},
     }
     build_sampling_params(body, "vllm")
 

@@ -402,7 +402,7 @@ async def test_a_request_beyond_the_limits_of_pythons_json_is_served(
 ) -> None:
     # The deepest body that the proxy admits: its limit is 1,000 levels, of which this text adds all but two.
     deep = value.format(levels='{"a":' * 998 + "1" + "}" * 998)
-    body = {"model": "any", "messages": QUESTION, "vllm_xargs": {"value": "VALUE"}}
+    body = {"model": "any", "messages": QUESTION, "extra_body": {"value": "VALUE"}}
     session_id = f"beyond-{len(value)}"
     async with running_worker(relay_proxy.url, RolloutServers()) as worker:
         async with http.post(

@@ -34,17 +34,31 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
 }
 #: Parameters that verl's trainer always sends, so its servers may require them.
 _DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
-#: Parameters that constrain the completion and that verl does not support.
-_UNSUPPORTED = (
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "logit_bias",
-    "bad_words",
+#: Parameters of vLLM and SGLang that change the completion and that verl does not support.
+_UNSUPPORTED = frozenset(
+    (
+        "response_format",
+        "structured_outputs",
+        "json_schema",
+        "structural_tag",
+        "regex",
+        "ebnf",
+        "stop_regex",
+        "logit_bias",
+        "bad_words",
+        "allowed_token_ids",
+        "thinking_token_budget",
+        "repetition_detection",
+        "use_beam_search",
+        "watermarking",
+        "custom_params",
+        "custom_logit_processor",
+        "logits_processors",
+        "vllm_xargs",
+    )
 )
+#: The prefix of vLLM's former names for constraints, such as ``guided_json``.
+_UNSUPPORTED_PREFIX = "guided_"
 
 
 def build_sampling_params(body: Mapping[str, Any], rollout_name: str) -> dict[str, Any]:
@@ -67,10 +81,18 @@ def build_sampling_params(body: Mapping[str, Any], rollout_name: str) -> dict[st
 
 
 def _reject_unsupported(body: Mapping[str, Any]) -> None:
-    for name in _UNSUPPORTED:
-        value = body.get(name)
-        if value in (None, {}, []) or (isinstance(value, Mapping) and value.get("type") == "text"):
+    for name, value in body.items():
+        if name not in _UNSUPPORTED and not name.startswith(_UNSUPPORTED_PREFIX):
+            continue
+        if _has_no_effect(name, value):
             continue
         raise CallError("unsupported", f"verl's rollout servers do not support {name}", param=name)
     if body.get("n") not in (None, 1):
         raise CallError("unsupported", "verl's rollout servers return one completion: n must be 1", param="n")
+
+
+def _has_no_effect(name: str, value: Any) -> bool:
+    """Returns whether a parameter is unset. 0 is a value: a budget of no tokens."""
+    if name == "response_format" and isinstance(value, Mapping) and value.get("type") == "text":
+        return True
+    return value is False or value in (None, {}, [], "")
