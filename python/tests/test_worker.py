@@ -370,6 +370,20 @@ async def test_an_agent_that_requests_log_probabilities_receives_those_of_the_sa
     ]
 
 
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_completion_with_a_number_of_log_probabilities_has_those_of_the_sampled_tokens(
+    relay_proxy: Proxy, http: aiohttp.ClientSession, number: int
+) -> None:
+    servers = RolloutServers()
+    body = {"model": "any", "prompt": [301, 302], "max_tokens": 16, "logprobs": number}
+    url = f"{relay_proxy.url}/numbers/v1/completions"
+    async with running_worker(relay_proxy.url, servers), http.post(url, json=body) as response:
+        completion = await response.json()
+    logprobs = completion["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"] == servers.requests[0].output.log_probs
+    assert logprobs["tokens"] == [str(token) for token in servers.requests[0].output.token_ids]
+
+
 async def test_without_token_mode_an_error_names_the_option_that_enables_it(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:

@@ -216,7 +216,7 @@ class VerlEngine:
         self, request: CompletionRequest, token_ids: list[int], log_probs: list[float] | None
     ) -> list[dict[str, Any]] | None:
         """Returns the log-probabilities of the sampled tokens in OpenAI's format; verl does not report alternatives."""
-        if self._tokenizer is None or log_probs is None or request.body.get("logprobs") is not True:
+        if self._tokenizer is None or log_probs is None or not _requests_log_probs(request.body):
             return None
         texts = [str(self._tokenizer.decode([token])) for token in token_ids]
         return [
@@ -228,6 +228,15 @@ class VerlEngine:
             }
             for text, value in zip(texts, log_probs, strict=True)
         ]
+
+
+def _requests_log_probs(body: Mapping[str, Any]) -> bool:
+    """Returns whether an agent requested log-probabilities: ``true`` in a chat, or a number in a completion.
+
+    The number is that of the alternatives, so 0 requests those of the sampled tokens.
+    """
+    value = body.get("logprobs")
+    return value is not False and isinstance(value, int)
 
 
 def _build_details(request: CompletionRequest, output: TokenOutput, tokens: int) -> dict[str, str]:
