@@ -15,7 +15,7 @@ import {
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
-import { aTurn, createSession, createStoreTest, record } from './turn-store.ts'
+import { ANY_IDS, aTurn, createSession, createStoreTest, record } from './turn-store.ts'
 
 const LONG_MS = 60_000
 const DAY_MS = 86_400_000
@@ -93,6 +93,19 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     t.equal(await store.deleteConsumer('a'), true)
     t.equal(await store.deleteConsumer('a'), false)
     t.equal(await store.getConsumer('a'), undefined)
+  })
+
+  test('ids of leases and sessions may contain any characters', async (t, store) => {
+    await store.createConsumer(createConsumer())
+    await createEndedSession(store, 'a', 1000)
+    for (const id of ANY_IDS.filter((text) => text.isWellFormed())) {
+      const [key] = await getKeys(store, 'a')
+      t.strictSame(await lease(store, id, [[key!]]), [key!.tree])
+      t.match(await store.listSessionStates('a'), [{ leaseId: id }])
+      t.strictSame(await change(store, 'extended', `${id}.`), [], 'another lease')
+      t.strictSame(await change(store, 'extended', id, [id]), [], 'another session')
+      t.strictSame(await change(store, 'released', id, [id, 'a']), ['a'])
+    }
   })
 
   test('without the consumer nothing is available, leased or counted', async (t, store) => {

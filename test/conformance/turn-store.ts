@@ -105,6 +105,9 @@ export async function record(store: TurnStore, turn: OpenTurn, outcome: OutcomeF
   await store.closeTurn(anOutcome(turn.turnId, { sessionId: turn.sessionId, ...outcome }))
 }
 
+/** Ids with characters that a database may reject, or that have a meaning in its columns. */
+export const ANY_IDS = ['\u0000', 'a\u0000b', '\u001aj', '\ud800']
+
 /** Each run of a property needs a session without data of earlier runs. */
 let lastSession = 0
 const createSessionId = () => `session-${++lastSession}`
@@ -491,6 +494,23 @@ function turnTests(test: StoreTest): void {
     t.equal(await store.getTurn('nowhere', 'a'), undefined)
     await store.resetSession('s', 4000)
     t.equal(await store.getTurn('s', 'a'), undefined)
+  })
+
+  test('ids that clients choose may contain any characters: they name nothing', async (t, store) => {
+    await store.createSession(createSession('s'))
+    for (const id of ANY_IDS) {
+      t.equal(await store.getSession(id), undefined)
+      t.equal(await store.getTurn('s', id), undefined)
+      t.equal(await store.getTurn(id, id), undefined)
+      t.strictSame(await getTurns(store, id), [])
+      t.strictSame(await store.readDetails('s', [id], ['top_logprobs']), new Map())
+      t.strictSame(await store.listSessionStates(id), [])
+      t.equal(await store.setReward(id, { reward: 1, components: {} }, 1), undefined)
+      t.equal(await store.deleteSession(id), false)
+      await store.closeTurn(anOutcome(id))
+    }
+    await record(store, aTurn('a'))
+    t.match(await getTurns(store), [{ turnId: 'a', status: 'completed' }], 'later turns are recorded')
   })
 
   test('a caller may stop reading early', async (t, store) => {

@@ -1,5 +1,5 @@
 /** The columns that the writer writes, with their types. A group of rows is sent as one array per column. */
-import type { TextColumn } from '../common/packing.ts'
+import { packText, type TextColumn } from '../common/packing.ts'
 import { SESSION_COLUMNS } from '../common/session-rows.ts'
 import {
   type ColumnType,
@@ -64,6 +64,14 @@ export function fromDriver<T extends object>(row: T): T {
     if (typeof value === 'string') read[column] = fromColumn(value)
   }
   return read as T
+}
+
+/**
+ * Converts a text to a parameter of a query that compares it with a column, or stores it in one. Clients choose ids, and
+ * PostgreSQL rejects a query with U+0000 in a parameter.
+ */
+export function toTextParameter(text: string): string {
+  return toColumn(packText(text))
 }
 
 /** U+001A, SUBSTITUTE. */

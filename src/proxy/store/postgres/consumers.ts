@@ -16,6 +16,7 @@ import {
   toConsumerSession,
   toUnits,
 } from '../common/consumer-rows.ts'
+import { unpackText } from '../common/packing.ts'
 import {
   type AvailableQuery,
   type AvailableSession,
@@ -30,7 +31,7 @@ import {
   type LeaseGrant,
   type NewLease,
 } from '../port/consumers.ts'
-import { fromDriver } from './columns.ts'
+import { fromDriver, toTextParameter } from './columns.ts'
 import { runInTransaction } from './connection.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 
@@ -74,7 +75,7 @@ async function selectAvailableSessions(
        ORDER BY ended.ended_at_ms, ended.tree LIMIT $5
      ) AS found JOIN LATERAL (${SELECT_SESSIONS} WHERE sessions.id = found.id) AS chosen ON true
      ORDER BY end_ms, end_tree`,
-    [consumer, leaseId, after.endedAtMs, after.tree, limit, rewarded, ungrouped],
+    [consumer, toTextParameter(leaseId), after.endedAtMs, after.tree, limit, rewarded, ungrouped],
   )
   return rows.map((row) => toAvailableSession(fromDriver(row)))
 }
@@ -121,13 +122,13 @@ async function findGroups(
        SELECT deliveries, lease_id FROM llm_proxy.consumer_sessions WHERE consumer_sessions.tree = placed.tree
          AND consumer = (SELECT id FROM llm_proxy.consumers WHERE name = $1)) AS delivery ON true
      WHERE place / $3::bigint = number ORDER BY unit_ms, unit_tree, place`,
-    [consumer, leaseId, size, limit, except],
+    [consumer, toTextParameter(leaseId), size, limit, except],
   )
   const { rows: stale } = await client.query<{ group_hash: string }>(
     `SELECT group_hash FROM (${IN_GROUPS}) AS free
      GROUP BY group_hash
      HAVING max(leased_until_ms) <= ${NOW_MS} - $3::bigint AND count(*) < $4::bigint LIMIT $5`,
-    [consumer, leaseId, timeoutMs, size, limit],
+    [consumer, toTextParameter(leaseId), timeoutMs, size, limit],
   )
   return {
     units: toUnits(rows.map(fromDriver)),
@@ -170,9 +171,9 @@ async function listSessionStates(client: Client, sessionId: string): Promise<Con
     `SELECT name, lease_id, leased_until_ms, deliveries FROM llm_proxy.sessions
      JOIN llm_proxy.consumer_sessions USING (tree) JOIN llm_proxy.consumers ON consumers.id = consumer
      WHERE session_id = $1 ORDER BY name`,
-    [sessionId],
+    [toTextParameter(sessionId)],
   )
-  return rows.map(toConsumerSession)
+  return rows.map(fromDriver).map((row) => toConsumerSession({ ...row, lease_id: unpackText(row.lease_id) }))
 }
 
 /** Adds leases and acknowledgements of a session, with one statement. */
@@ -190,9 +191,9 @@ async function putSessionStates(
      ON CONFLICT (tree, consumer) DO UPDATE SET lease_id = excluded.lease_id, leased_until_ms = NULL
        WHERE excluded.leased_until_ms IS NULL AND consumer_sessions.leased_until_ms IS NOT NULL`,
     [
-      sessionId,
+      toTextParameter(sessionId),
       states.map(({ consumer }) => consumer),
-      states.map(({ leaseId }) => leaseId),
+      states.map(({ leaseId }) => toTextParameter(leaseId)),
       states.map(({ leasedUntilMs }) => leasedUntilMs),
       states.map(({ deliveries }) => deliveries),
     ],
@@ -224,12 +225,13 @@ function leaseSessions(
 ): Promise<LeaseGrant> {
   return withConsumer(client, name, async (consumer) => {
     const keys = units.flat()
+    const lease = toTextParameter(leaseId)
     const { rows: free } = await client.query<{ tree: number; until_ms: number }>(
       `SELECT sessions.tree, ${NOW_MS} + $5::bigint AS until_ms FROM unnest($3::bigint[], $4::bigint[]) AS wanted (id, tree)
        JOIN llm_proxy.sessions ON sessions.id = wanted.id AND sessions.tree = wanted.tree AND status = 'completed'
        LEFT JOIN llm_proxy.consumer_sessions AS delivery ON delivery.tree = sessions.tree AND delivery.consumer = $1
        WHERE ${isFree('$2')}`,
-      [consumer, leaseId, keys.map(({ row }) => row), keys.map(({ tree }) => tree), leaseMs],
+      [consumer, lease, keys.map(({ row }) => row), keys.map(({ tree }) => tree), leaseMs],
     )
     const untilMs = free[0]?.until_ms ?? 0
     const freeTrees = new Set(free.map(({ tree }) => tree))
@@ -240,7 +242,7 @@ function leaseSessions(
        FROM unnest($3::bigint[], $4::bigint[]) AS wanted (id, tree)
        ON CONFLICT (tree, consumer) DO UPDATE SET leased_until_ms = excluded.leased_until_ms, lease_id = $2,
          deliveries = consumer_sessions.deliveries + (consumer_sessions.lease_id <> $2)::int`,
-      [consumer, leaseId, leased.map(({ row }) => row), leased.map(({ tree }) => tree), untilMs],
+      [consumer, lease, leased.map(({ row }) => row), leased.map(({ tree }) => tree), untilMs],
     )
     return { trees: leased.map(({ tree }) => tree), untilMs }
   })
@@ -264,8 +266,8 @@ function changeLease(
        RETURNING sessions.session_id`,
       [
         consumer,
-        leaseId,
-        sessionIds,
+        leaseId === null ? null : toTextParameter(leaseId),
+        sessionIds?.map(toTextParameter) ?? null,
         { acknowledged: null, released: 0, extended: leaseMs }[to],
         leasedUntilMs,
       ],

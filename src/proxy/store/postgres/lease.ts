@@ -6,6 +6,7 @@
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { LeaseRenewal, NodeStateReport, SessionOwnership } from '../port/node-coordination.ts'
+import { toTextParameter } from './columns.ts'
 import { runInTransaction } from './connection.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'
@@ -220,7 +221,7 @@ const SELECT_OWNER = `
 
 /** Returns the lease of the session's owner. @returns undefined: there is no such session, or it has no owner */
 export async function findOwner(client: Client, sessionId: string): Promise<number | undefined> {
-  const { rows } = await client.query<OwnerRow>(SELECT_OWNER, [sessionId])
+  const { rows } = await client.query<OwnerRow>(SELECT_OWNER, [toTextParameter(sessionId)])
   const row = rows[0]
   return row?.is_owned && !isReleased(row) ? row.owner : undefined
 }
@@ -245,7 +246,7 @@ export async function claimSession(
 ): Promise<SessionOwnership | undefined> {
   return runInTransaction(client, async () => {
     const { rows } = await client.query<OwnerRow>(`${SELECT_OWNER} FOR NO KEY UPDATE OF sessions`, [
-      sessionId,
+      toTextParameter(sessionId),
     ])
     const row = rows[0]
     if (row === undefined) return undefined

@@ -2,7 +2,7 @@
 import type { Client } from 'pg'
 import type { OpenTurnRow, SequenceRow } from '../common/tables.ts'
 import { REQUEST_COLUMNS } from '../common/turn-columns.ts'
-import { fromDriver } from './columns.ts'
+import { fromDriver, toTextParameter } from './columns.ts'
 import type { RowCache } from './row-cache.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 import type { WriterSessionRow } from './writer-sessions.ts'
@@ -32,7 +32,7 @@ interface CacheQuery<K, V, R> {
 
 const SESSIONS: CacheQuery<string, WriterSessionRow, WriterSessionRow> = {
   sql: `${SELECT_SESSIONS} WHERE session_id = ANY($1::text[])`,
-  toValues: (sessionIds) => [sessionIds],
+  toValues: (sessionIds) => [sessionIds.map(toTextParameter)],
   toEntry: (row) => [row.session_id, row],
 }
 
@@ -72,14 +72,14 @@ const BLOB_USES: CacheQuery<string, number, { id: number; tree: number; blob: nu
 const OPEN_TURNS: CacheQuery<string, OpenTurnRow, OpenTurnRow & TurnKey> = {
   sql: `SELECT id, ${REQUEST_COLUMNS.join(', ')} FROM llm_proxy.turns
     JOIN unnest($1::bigint[], $2::text[]) AS wanted (tree, turn_id) USING (tree, turn_id) WHERE status = 'open'`,
-  toValues: splitKeys,
+  toValues: splitTurnKeys,
   toEntry: (row) => [`${row.tree} ${row.turn_id}`, row],
 }
 
 const ENDED_TURNS: CacheQuery<string, TurnEndColumns, TurnEndColumns & TurnKey> = {
   sql: `SELECT id, tree, turn_id, status, exact, finish_reason, error_code, annotations FROM llm_proxy.turns
     JOIN unnest($1::bigint[], $2::text[]) AS wanted (tree, turn_id) USING (tree, turn_id) WHERE status <> 'open'`,
-  toValues: splitKeys,
+  toValues: splitTurnKeys,
   toEntry: (row) => [`${row.tree} ${row.turn_id}`, row],
 }
 
@@ -143,6 +143,11 @@ function splitKeys(keys: readonly string[]): [trees: string[], rests: string[]] 
     keys.map((key, index) => key.slice(0, spaces[index])),
     keys.map((key, index) => key.slice(spaces[index]! + 1)),
   ]
+}
+
+function splitTurnKeys(keys: readonly string[]): [trees: string[], turnIds: string[]] {
+  const [trees, turnIds] = splitKeys(keys)
+  return [trees, turnIds.map(toTextParameter)]
 }
 
 function splitHashKeys(keys: readonly string[]): [trees: string[], hashes: Buffer[]] {

@@ -17,7 +17,7 @@ import {
 } from '../common/tables.ts'
 import { STEP_COLUMNS } from '../common/turn-columns.ts'
 import type { CompletionRow, StepRow, TurnRow } from '../common/turn-rows.ts'
-import { fromDriver } from './columns.ts'
+import { fromDriver, toTextParameter } from './columns.ts'
 import { SEQUENCE_CHAIN } from './missing-rows.ts'
 import { selectTree } from './select-sessions.ts'
 
@@ -135,7 +135,7 @@ export class PageFetch {
     this.#rows.tree = await selectTree(this.#client, sessionId)
     this.#rows.turns = await this.#select<StepRow>(
       `SELECT ${STEP_COLUMNS} FROM llm_proxy.turns WHERE tree = $1 AND turn_id = $2`,
-      [this.#rows.tree, turnId],
+      [this.#rows.tree, toTextParameter(turnId)],
     )
     await this.#fetchReferencedRows(undefined, 'turns')
     return this.#rows
@@ -151,7 +151,7 @@ export class PageFetch {
       `SELECT details.*, turns.turn_id FROM llm_proxy.turns
        JOIN llm_proxy.details ON details.tree = turns.tree AND details.turn = turns.id
        WHERE turns.tree = $1 AND turns.turn_id = ANY($2::text[]) AND kind = ANY($3::text[])`,
-      [this.#rows.tree, turnIds, kinds],
+      [this.#rows.tree, turnIds.map(toTextParameter), kinds],
     )
     return this.#rows
   }

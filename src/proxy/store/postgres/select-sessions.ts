@@ -21,7 +21,7 @@ import type {
   SessionRecord,
   SessionSort,
 } from '../port/turn-store.ts'
-import { COLUMNS, fromDriver } from './columns.ts'
+import { COLUMNS, fromDriver, toTextParameter } from './columns.ts'
 
 /**
  * Selects sessions with their next turn index. It is computed from the turns, since indices may have gaps and
@@ -56,7 +56,9 @@ const ROW_FILTER = `
 
 /** Reads a session and verifies the checksum of its reward. @throws ProxyError `data_damaged` */
 async function getSession(client: Client, sessionId: string): Promise<SessionRecord | undefined> {
-  const { rows } = await client.query<SessionRow>(`${SELECT_SESSIONS} WHERE session_id = $1`, [sessionId])
+  const { rows } = await client.query<SessionRow>(`${SELECT_SESSIONS} WHERE session_id = $1`, [
+    toTextParameter(sessionId),
+  ])
   const row = rows[0] && fromDriver(rows[0])
   if (row === undefined) return undefined
   checkReward(row)
@@ -65,7 +67,7 @@ async function getSession(client: Client, sessionId: string): Promise<SessionRec
 
 export async function selectTree(client: Client, sessionId: string): Promise<number | undefined> {
   const sql = 'SELECT tree FROM llm_proxy.sessions WHERE session_id = $1'
-  const { rows } = await client.query<{ tree: number }>(sql, [sessionId])
+  const { rows } = await client.query<{ tree: number }>(sql, [toTextParameter(sessionId)])
   return rows[0]?.tree
 }
 
