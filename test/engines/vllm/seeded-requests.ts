@@ -20,8 +20,15 @@ export async function checkSeededRequests(
   const numbers = Array.from({ length: requests }, (_, index) => seed * 1_009 + index)
   const wrong: string[] = []
   const parsedDifferently: string[] = []
+  let unserializable = 0
   const sendRequest = async (number: number) => {
-    const own = await Promise.all([false, true].map((stream) => sample(engineUrl, number, stream)))
+    const own = await Promise.all([false, true].map((stream) => sample(engineUrl, number, stream))).catch(
+      ignoreUnserializable,
+    )
+    if (own === undefined) {
+      unserializable += 1
+      return
+    }
     for (const [index, stream] of [false, true].entries()) {
       const what = `${number}, ${stream ? 'streamed' : 'complete'}`
       const session = `same-${number}-${stream}`
@@ -40,7 +47,13 @@ export async function checkSeededRequests(
   })
   await Promise.all(agents)
   t.strictSame(wrong, [], `${requests} requests, complete and streamed`)
+  t.ok(unserializable < requests / 4, `vLLM could not serialize ${unserializable} responses`)
   for (const one of parsedDifferently) t.comment(`token mode parses differently: ${one}`)
+}
+
+/** Ignores that vLLM cannot serialize a response whose tool-call arguments contain half of a surrogate pair. */
+function ignoreUnserializable(error: unknown): undefined {
+  if (!/surrogates not allowed/.test(`${error}`)) throw error
 }
 
 /** Sends the first request of the conversation that `number` seeds. */
