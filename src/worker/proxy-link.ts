@@ -173,7 +173,7 @@ export class ProxyLink {
 
   #hello(): WorkerHelloV2 {
     const { workerId, epoch, maxConcurrency, getStatus: status } = this.#options
-    const { models, weight_version, healthy, unavailable, text_ids } = status()
+    const { models, weight_version, healthy, unavailable, text_ids, id_texts } = status()
     return {
       type: 'worker_hello',
       worker_id: workerId,
@@ -185,6 +185,7 @@ export class ProxyLink {
       healthy,
       ...(unavailable && { unavailable }),
       ...(text_ids && { text_ids }),
+      ...(id_texts && { id_texts }),
       epoch,
       requests: [...this.#requests.keys()],
     }

@@ -177,6 +177,20 @@ const TextIds = Type.Object({
   ),
 })
 
+/**
+ * The texts of ids at the worker's engines that do not report the ids of a text; a proxy in token mode compares them
+ * with those of its own tokenizer.
+ */
+const IdTexts = Type.Array(
+  Type.Object({
+    name: Type.String(),
+    models: Type.Array(Type.String()),
+    ids: Type.Array(Type.Integer({ minimum: 0 })),
+    /** The text of each id; null: not reported. */
+    texts: Type.Array(nullable(Type.String())),
+  }),
+)
+
 /** The maximum length of a worker's warning about its engines, in characters. */
 export const MAX_WARNING_LENGTH = 2_000
 
@@ -193,6 +207,7 @@ export const WorkerHelloV2 = Type.Object({
   healthy: Type.Optional(Type.Boolean()),
   unavailable: Type.Optional(Unavailable),
   text_ids: Type.Optional(TextIds),
+  id_texts: Type.Optional(IdTexts),
   /**
    * Identifies one run of the worker's process; later runs have higher numbers. Milliseconds since 1970 are suitable.
    */
@@ -396,6 +411,7 @@ export const WorkerStatus = Type.Object({
   healthy: Type.Boolean(),
   unavailable: Type.Optional(Unavailable),
   text_ids: Type.Optional(TextIds),
+  id_texts: Type.Optional(IdTexts),
   /** The reason why its engines' turns are impaired although they are served. */
   warning: Type.Optional(Type.String({ maxLength: MAX_WARNING_LENGTH })),
   /** The number of requests that the worker serves, for all its proxies. */

@@ -125,6 +125,8 @@ export class ConnectedWorker {
   healthy = true
   /** The token ids of a fixed text for each engine, by which tokenizers are compared. */
   textIds: WorkerStatus['text_ids']
+  /** The texts of ids for each engine that does not report {@link textIds}, by which tokenizers are compared, too. */
+  idTexts: WorkerStatus['id_texts']
   /**
    * The reason why its healthy engines receive no new requests, such as sleep or a pause; undefined: they receive them.
    */
@@ -219,6 +221,7 @@ export class ConnectedWorker {
     this.healthy = hello.healthy ?? true
     this.unavailable = hello.unavailable
     this.textIds = hello.text_ids
+    this.idTexts = hello.id_texts
     const reported = new Set(hello.requests)
     const resumed = [...this.#requests].filter(([requestId]) => reported.has(requestId))
     this.#send(this.#ackV2(resumed))
@@ -427,6 +430,7 @@ export class ConnectedWorker {
     this.healthy = frame.healthy
     this.unavailable = frame.unavailable
     this.textIds = frame.text_ids
+    this.idTexts = frame.id_texts
     this.warning = frame.warning
     this.#connectedState = frame.draining ? 'draining' : 'serving'
     if (this.#state !== this.#connectedState) this.#transition(this.#connectedState)
