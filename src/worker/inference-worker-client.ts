@@ -7,7 +7,13 @@ import { type Clock, systemClock } from '../base/clock.ts'
 import { logEvent } from '../base/log-events.ts'
 import { type Logger, withContext } from '../base/logger.ts'
 import { toShownUrl } from '../base/shown-url.ts'
-import { CLOSE, MAX_WARNING_LENGTH, type WorkerStatus } from '../protocol/worker/protocol.ts'
+import {
+  CAPABILITIES,
+  CLOSE,
+  MAX_WARNING_LENGTH,
+  type WorkerHelloV2,
+  type WorkerStatus,
+} from '../protocol/worker/protocol.ts'
 import { Dispatcher } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../proxy/engines/port/backend.ts'
 import type { EngineModel } from '../proxy/engines/port/engine-client.ts'
@@ -181,13 +187,14 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     })
   }
 
-  #status(): WorkerStatus {
+  #status(): WorkerStatus & Pick<WorkerHelloV2, 'capabilities'> {
     const { members } = this.#options.backend.getStatus()
     const { members: slots, waiting } = this.#slots.getStats()
     return {
       type: 'worker_status',
       healthy: members.some((member) => member.healthy),
       ...getUnavailable(members),
+      capabilities: listCapabilities(members),
       ...getDistinctTextIds(members),
       ...getDistinctIdTexts(members),
       ...getWarning(members),
@@ -244,6 +251,15 @@ function getCommonWeightVersion(members: readonly BackendMember[]): string | nul
   const versions = new Set(members.filter((member) => member.healthy).map((member) => member.weightVersion))
   const [version] = versions
   return versions.size === 1 ? (version ?? null) : null
+}
+
+/** Returns the worker's capabilities, except those that one of its engines lacks. */
+function listCapabilities(members: readonly BackendMember[]): string[] {
+  const lacks = new Set<string>()
+  if (members.length === 0 || members.some(({ takesTokenIds }) => !takesTokenIds))
+    lacks.add(CAPABILITIES.tokenIds)
+  if (members.length === 0 || members.some(({ takesImages }) => !takesImages)) lacks.add(CAPABILITIES.images)
+  return Object.values(CAPABILITIES).filter((name) => !lacks.has(name))
 }
 
 /** Returns the token ids of the reference text for the healthy engines, one entry per distinct value. */

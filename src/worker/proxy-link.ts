@@ -11,7 +11,6 @@ import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
 import type { Frame } from '../protocol/worker/frames.ts'
 import * as frames from '../protocol/worker/frames.ts'
 import {
-  CAPABILITIES,
   type CallsAlive,
   CLOSE,
   type CompletionRequestV2,
@@ -64,7 +63,7 @@ interface ProxyLinkOptions
   /** The cache that all links of the worker share. */
   memory: WorkerCache
   random(): number
-  getStatus(): WorkerStatus
+  getStatus(): WorkerStatus & Pick<WorkerHelloV2, 'capabilities'>
   onConnected(): void
   onDisconnected(end: ConnectionEnd): void
 }
@@ -173,12 +172,12 @@ export class ProxyLink {
 
   #hello(): WorkerHelloV2 {
     const { workerId, epoch, maxConcurrency, getStatus: status } = this.#options
-    const { models, weight_version, healthy, unavailable, text_ids, id_texts } = status()
+    const { capabilities, models, weight_version, healthy, unavailable, text_ids, id_texts } = status()
     return {
       type: 'worker_hello',
       worker_id: workerId,
       protocol: PROTOCOL_VERSION,
-      capabilities: this.#capabilities(),
+      capabilities,
       models,
       max_concurrency: maxConcurrency,
       weight_version,
@@ -189,16 +188,6 @@ export class ProxyLink {
       epoch,
       requests: [...this.#requests.keys()],
     }
-  }
-
-  #capabilities(): string[] {
-    const { members } = this.#options.backend.getStatus()
-    const lacks = new Set<string>()
-    if (members.length === 0 || members.some(({ takesTokenIds }) => !takesTokenIds))
-      lacks.add(CAPABILITIES.tokenIds)
-    if (members.length === 0 || members.some(({ takesImages }) => !takesImages))
-      lacks.add(CAPABILITIES.images)
-    return Object.values(CAPABILITIES).filter((name) => !lacks.has(name))
   }
 
   /**

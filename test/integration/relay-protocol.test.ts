@@ -415,6 +415,23 @@ t.test('a reconnected worker has its newly reported state, and drains if it did 
   t.match(backend.getStatus().members, [{ takesTokenIds: true }])
 })
 
+t.test('a status replaces the capabilities of the hello, if it has any', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const worker = await RawWorker.hello(url, { capabilities: ['resume', 'token_ids', 'images'] })
+  await worker.next('worker_hello_ack')
+  const sendStatus = async (load: number, more: object) => {
+    const status = { healthy: true, models: [], weight_version: null, draining: false, load, ...more }
+    worker.send({ type: 'worker_status', ...status })
+    await until(() => backend.list()[0]?.load === load)
+  }
+  await sendStatus(1, {})
+  t.match(backend.getStatus().members, [{ takesTokenIds: true, takesImages: true }])
+  await sendStatus(2, { capabilities: ['resume', 'images', 'flight'] })
+  t.match(backend.getStatus().members, [{ takesTokenIds: false, takesImages: true }])
+  await sendStatus(3, { capabilities: ['resume', 'token_ids'] })
+  t.match(backend.getStatus().members, [{ takesTokenIds: true, takesImages: undefined }])
+})
+
 t.test('a request that crashes its workers is failed before it has crashed all', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const crashed: string[] = []

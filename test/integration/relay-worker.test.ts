@@ -3,11 +3,15 @@ import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { WebSocketServer } from 'ws'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
+import { createAutoClient } from '../../src/proxy/engines/clients/auto-client.ts'
+import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { RawWorker } from '../helpers/raw-worker.ts'
 import { joinWorker, startWorkerClient } from '../helpers/relay-rig.ts'
 import {
   chatRequest,
@@ -227,6 +231,34 @@ t.test('a worker reports its load, models and weights when they change', async (
   engine.healthy = false
   await until(() => backend.list()[0]?.healthy === false)
   t.same(await backend.listModels(), [])
+})
+
+t.test('a worker reports an engine that accepts no token ids also if it starts before it', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  let isUp = false
+  const engine = await startScriptedServer(({ path }, response) => {
+    if (isUp && path === '/v1/models') sendJson(response, { data: [{ id: 'm', owned_by: 'somebody' }] })
+    else sendJson(response, {}, 503)
+  })
+  t.teardown(() => engine.close())
+  const engines = createLocalBackend({
+    clients: [createAutoClient({ url: engine.url })],
+    healthIntervalMs: 100,
+  })
+  t.teardown(() => engines.close())
+  startWorkerClient(t, url, 'early', engines)
+  await until(() => backend.list().length === 1)
+  t.match(backend.getStatus().members, [{ healthy: false, takesTokenIds: true, takesImages: true }])
+  isUp = true
+  await until(() => backend.list()[0]?.healthy)
+  t.match(backend.getStatus().members, [{ takesTokenIds: false, takesImages: undefined }])
+  const byIds = await RawWorker.hello(url, { worker_id: 'ids', capabilities: ['token_ids'] })
+  await byIds.next('worker_hello_ack')
+  for (let i = 0; i < 3; i += 1) {
+    const request = { ...chatRequest('x'), promptTokenIds: PromptIds.of(i) } as GenerationRequest
+    readEvents(backend, request).catch(() => {})
+    t.match(await byIds.next('completion_request'), { prompt_token_ids: String })
+  }
 })
 
 t.test('a worker retries until the proxy listens, and reports each connection', async (t) => {

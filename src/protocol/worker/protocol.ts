@@ -412,6 +412,11 @@ export const WorkerStatus = Type.Object({
   unavailable: Type.Optional(Unavailable),
   text_ids: Type.Optional(TextIds),
   id_texts: Type.Optional(IdTexts),
+  /**
+   * Replaces the hello's: `token_ids` and `images` depend on the engines, whose kind may be unknown before. Absent:
+   * unchanged.
+   */
+  capabilities: Type.Optional(Type.Array(Type.String())),
   /** The reason why its engines' turns are impaired although they are served. */
   warning: Type.Optional(Type.String({ maxLength: MAX_WARNING_LENGTH })),
   /** The number of requests that the worker serves, for all its proxies. */

@@ -57,7 +57,7 @@ export interface WorkerContext {
   logger: Logger
 }
 
-/** The properties that a worker declares in its hello. */
+/** The properties that a worker declares in its hello; a status may replace the capabilities. */
 interface WorkerIdentity {
   workerId: string
   version: 1 | 2
@@ -432,6 +432,8 @@ export class ConnectedWorker {
     this.textIds = frame.text_ids
     this.idTexts = frame.id_texts
     this.warning = frame.warning
+    if (frame.capabilities !== undefined)
+      this.identity = { ...this.identity, capabilities: filterCapabilities(frame.capabilities) }
     this.#connectedState = frame.draining ? 'draining' : 'serving'
     if (this.#state !== this.#connectedState) this.#transition(this.#connectedState)
     this.#setWeightVersion(frame.weight_version)
@@ -535,7 +537,12 @@ export function toWorkerIdentity(hello: WorkerHelloV2): WorkerIdentity {
     workerId: hello.worker_id,
     version: 2,
     epoch: hello.epoch,
-    capabilities: Object.values(CAPABILITIES).filter((name) => hello.capabilities.includes(name)),
+    capabilities: filterCapabilities(hello.capabilities),
     maxConcurrency: hello.max_concurrency,
   }
+}
+
+/** Returns the capabilities that the proxy supports, too. */
+function filterCapabilities(declared: readonly string[]): string[] {
+  return Object.values(CAPABILITIES).filter((name) => declared.includes(name))
 }

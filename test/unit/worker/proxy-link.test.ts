@@ -80,6 +80,7 @@ function setUp(script = awaitAbort) {
     getStatus: () => ({
       ...{ type: 'worker_status', healthy: true, load: 0, models: [], weight_version: null },
       draining: false,
+      capabilities: [],
     }),
     onConnected: () => {
       const defect = defects.pop()
