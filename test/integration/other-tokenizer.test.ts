@@ -70,6 +70,8 @@ t.test(
     const body = { model: 'llama', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 }
     const rejected = await proxy.post('/a/v1/chat/completions', body)
     t.match(rejected, { error: { code: 'no_worker', message: OTHER } })
+    t.match(await proxy.get('/admin/workers'), [{ worker_id: 'wrong', healthy: false, error: OTHER }])
+    t.match(await proxy.get('/a/v1/models'), { data: { length: 0 } })
     joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [right.url], workerId: 'right' })
     await until(async () => (await workers())[1]?.tokenizer === 'same')
     const model = (await workers())[1].models[0]

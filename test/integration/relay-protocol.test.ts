@@ -493,5 +493,6 @@ t.test('a worker that reports itself draining or unhealthy gets nothing new', as
     worker.send({ type: 'worker_status', ...status, ...change })
     await until(() => backend.list()[0]?.weightVersion === '3')
     await t.rejects(readEvents(backend, chatRequest('x')), { code: 'no_worker' })
+    t.same(await backend.listModels(), [])
   }
 })

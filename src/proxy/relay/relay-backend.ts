@@ -145,7 +145,8 @@ export class RelayBackend implements Backend, MemberRegistry {
   async listModels(): Promise<EngineModel[]> {
     const models = new Map<string, EngineModel>()
     for (const worker of this.#registry.listConnected()) {
-      for (const model of worker.healthy ? worker.models : []) {
+      const isServing = worker.state === 'serving' && findFault(worker, this.#tokenizer) === undefined
+      for (const model of isServing ? worker.models : []) {
         if (!models.has(model.id)) models.set(model.id, model)
       }
     }
@@ -173,7 +174,7 @@ export class RelayBackend implements Backend, MemberRegistry {
   }
 
   list(): RegistryEntry[] {
-    return this.#registry.listConnected().map(toRegistryEntry)
+    return this.#registry.listConnected().map((worker) => toRegistryEntry(worker, this.#tokenizer))
   }
 
   async register(): Promise<never> {
@@ -277,8 +278,9 @@ function findMissingAbilities({ identity: { version, capabilities } }: Connected
   return lacks
 }
 
-function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
+function toRegistryEntry(worker: ConnectedWorker, expected: ExpectedTokenizer | undefined): RegistryEntry {
   const { workerId, version, maxConcurrency } = worker.identity
+  const error = findFault(worker, expected)
   return {
     id: workerId,
     kind: 'worker',
@@ -291,11 +293,19 @@ function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
     maxConcurrency,
     models: worker.models.map((model) => model.id),
     weightVersion: worker.weightVersion ?? null,
-    healthy: worker.healthy,
-    error: worker.healthy ? null : NO_HEALTHY_ENGINE,
+    healthy: error === undefined,
+    error: error ?? null,
     draining: worker.state === 'draining',
     sinceMs: worker.connectedSinceMs,
   }
+}
+
+/** Returns the reason why a worker receives no requests; undefined if it is healthy. */
+function findFault(worker: ConnectedWorker, expected: ExpectedTokenizer | undefined): string | undefined {
+  const { error } = judgeTokenizers(worker, expected) ?? {}
+  if (error !== undefined) return error
+  if (!worker.isConnected) return 'its connection is lost'
+  return worker.healthy ? undefined : NO_HEALTHY_ENGINE
 }
 
 /** The worst verdict on the tokenizers of a worker's engines. */
@@ -361,24 +371,21 @@ function toBackendMember(
   expected: ExpectedTokenizer | undefined,
 ): BackendMember {
   const { identity, weightVersion } = worker
-  const tokenizers = judgeTokenizers(worker, expected)
-  const reason = worker.isConnected ? NO_HEALTHY_ENGINE : 'its connection is lost'
-  const error = tokenizers?.error ?? reason
-  const healthy = worker.isConnected && worker.healthy && tokenizers?.error === undefined
+  const error = findFault(worker, expected)
   return {
     name: identity.workerId,
     kind: 'worker',
-    healthy,
+    healthy: error === undefined,
     unavailable: worker.unavailable,
     connected: worker.isConnected,
-    tokenizer: tokenizers?.tokenizer,
+    tokenizer: judgeTokenizers(worker, expected)?.tokenizer,
     inFlight,
     capacity: identity.maxConcurrency,
     models: worker.models.map((model) => model.id),
     takesTokenIds: identity.capabilities.includes(CAPABILITIES.tokenIds),
     takesImages: identity.capabilities.includes(CAPABILITIES.images) || undefined,
     weightVersion,
-    error: healthy ? undefined : error,
+    error,
     warning: describeWarning(worker, expected),
   }
 }
