@@ -9,7 +9,7 @@ import { lockLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'
 import { createReader } from './reader.ts'
 import { Writer } from './writer.ts'
-import type { DatabaseReconnector } from './writer-connection.ts'
+import { type DatabaseReconnector, RETRY_MS } from './writer-connection.ts'
 
 /** Maximum number of connections for reads. */
 const READERS = 4
@@ -19,8 +19,6 @@ const READERS = 4
  * a connection that ended without a packet. The longest queries, of millions of sessions, take seconds.
  */
 const READ_TIMEOUT_MS = 60_000
-
-const RETRY_MS = 250
 
 /**
  * Opens the writer: migrates the database and acquires a lease.

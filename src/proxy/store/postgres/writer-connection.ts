@@ -3,6 +3,7 @@
  * earlier connections that the server may still execute. The outcome of a commit whose reply was lost is therefore
  * looked up under the new epoch, by the number of the group; if it is missing, the group is sent again.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import {
@@ -20,6 +21,9 @@ export type DatabaseReconnector = (patienceMs: number, lease: NodeLease) => Prom
 
 /** The time limit of a command that has changed nothing and waits for the database. */
 export const PATIENCE_MS = 10_000
+
+/** The time between two attempts to reconnect. */
+export const RETRY_MS = 250
 
 /**
  * How often a group is sent. A group that ends this many connections, each of which worked before, would end all of
@@ -115,9 +119,11 @@ export class WriterConnection {
    * Commits a group. If the connection is lost, the outcome is unknown: the method waits for the database without a
    * time limit, because no command may receive a reply before the outcome is determined.
    * @param build builds the statement
-   * @throws the error of the server, or of the last attempt, if nothing was committed
+   * @throws the error of the server, or of the last attempt, if nothing was committed; {@link lost} if the outcome
+   *   cannot be determined, and for each group after that
    */
   async commitGroup(build: (number: GroupIdentity) => GroupStatement): Promise<GroupResult> {
+    if (this.#lost !== undefined) throw this.#lost
     const group = this.#group + 1
     for (let sends = 1; ; sends += 1) {
       const { id } = this.#lease
@@ -129,7 +135,10 @@ export class WriterConnection {
         return result
       } catch (error) {
         if (!isConnectionLoss(error) && !isProgramError(error)) throw error
-        const last = await this.#resume(Number.POSITIVE_INFINITY)
+        const last = await this.#resume(Number.POSITIVE_INFINITY).catch((cause: unknown) => {
+          // A rejected group counts as not committed, and its ids are allocated again.
+          throw this.#lose(describeUnknownOutcome(cause), cause)
+        })
         const isRenewed = this.#lease.id !== id
         if (!isRenewed && last !== group && last !== this.#group) throw this.#lose()
         if (!isRenewed && last === group) this.#group = group
@@ -154,7 +163,10 @@ export class WriterConnection {
 
   /** Acquires a new lease, after another node has ended this one. */
   async renew(): Promise<void> {
-    const lease = await this.run((client) => acquireLease(client, this.#name))
+    this.#useLease(await this.run((client) => acquireLease(client, this.#name)))
+  }
+
+  #useLease(lease: NodeLease): void {
     this.#lease = lease
     this.#epoch = lease.epoch
     this.#group = lease.group
@@ -167,10 +179,13 @@ export class WriterConnection {
   }
 
   /**
-   * Reconnects under a new epoch, or under a new lease if this one was ended.
+   * Reconnects under a new epoch, or under a new lease if this one was ended. Without a time limit, an error of the
+   * server (a full disk, a lack of memory, a cancelled query) is retried as a lost connection is.
    * @returns the number of the last group committed before; undefined: it cannot be determined any more
+   * @throws ProxyError if the node cannot acquire a new lease, or if `patienceMs` has passed
    */
   async #resume(patienceMs: number): Promise<number | undefined> {
+    let last: number | undefined
     while (true) {
       await this.#disconnect()
       this.#client = await this.#reconnect(patienceMs, this.#lease)
@@ -180,12 +195,17 @@ export class WriterConnection {
           [this.#lease.id],
         )
         const row = rows[0]
+        // A new lease, whose reply may be lost, can delete the row of this one.
+        last = row?.last_group ?? last
         this.#serverProcess = await queryServerProcess(this.#client)
         if (row?.ended === 0) this.#epoch = row.epoch
-        else await this.renew()
-        return row?.last_group
+        else this.#useLease(await acquireLease(this.#client, this.#name))
+        return last
       } catch (error) {
-        if (!isConnectionLoss(error)) throw error
+        if (isConnectionLoss(error)) continue
+        const isFinal = error instanceof ProxyError || isProgramError(error)
+        if (isFinal || patienceMs !== Number.POSITIVE_INFINITY) throw error
+        await delay(RETRY_MS)
       }
     }
   }
@@ -194,8 +214,14 @@ export class WriterConnection {
     await this.#client.end().catch(() => {})
   }
 
-  #lose(): ProxyError {
-    this.#lost = new ProxyError('store_failed', COMMITS_LOST)
+  #lose(message = COMMITS_LOST, cause?: unknown): ProxyError {
+    this.#lost = new ProxyError('store_failed', message, { cause })
     return this.#lost
   }
+}
+
+/** Returns the message for a commit whose outcome is unknown. Errors other than a ProxyError may quote data. */
+function describeUnknownOutcome(cause: unknown): string {
+  const reason = cause instanceof ProxyError ? ` (${cause.message})` : ''
+  return `the outcome of a commit cannot be determined${reason}: restart llm-proxy`
 }
