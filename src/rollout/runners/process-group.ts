@@ -76,8 +76,9 @@ export async function runGroup(
     new OutputTail(options.outputLimitBytes ?? OUTPUT_LIMIT_BYTES),
     new OutputTail(STATUS_LIMIT_BYTES),
   ]
-  const [, stdout, stderr, sandbox] = child.stdio as (Readable | null)[]
-  for (const stream of [stdout, stderr]) stream!.on('data', (chunk: Buffer) => tail.add(chunk))
+  // A process that was not started for lack of file descriptors has no streams; its error event follows.
+  const [, stdout, stderr, sandbox] = (child.stdio ?? []) as (Readable | null)[]
+  for (const stream of [stdout, stderr]) stream?.on('data', (chunk: Buffer) => tail.add(chunk))
   sandbox?.on('data', (chunk: Buffer) => status.add(chunk))
   const closed = new Promise<void>((resolve) => child.once('close', () => resolve()))
   const limit = new AbortController()
