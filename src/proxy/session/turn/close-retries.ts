@@ -3,9 +3,9 @@
  * flight until the process restarts: its session would never be removed, and readers would wait for its end.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
-import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isSessionMovedError } from '../../store/port/node-coordination.ts'
-import type { TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
+import type { TurnStore } from '../../store/port/turn-store.ts'
+import { type TurnEnd, toLostOutcome } from './turn-record.ts'
 
 /** The time between two attempts. */
 const RETRY_MS = 5_000
@@ -19,24 +19,6 @@ const BATCH_TURNS = 32
  */
 const MAX_TURNS = 10_000
 const MAX_CHARS = 4_000
-
-/**
- * The end of a turn without its response, which may be large. The response is lost: its agent received an error in
- * place of its end.
- */
-type TurnEnd = Pick<
-  TurnOutcome,
-  | 'turnId'
-  | 'sessionId'
-  | 'epoch'
-  | 'status'
-  | 'endedAtMs'
-  | 'firstTokenAtMs'
-  | 'model'
-  | 'engine'
-  | 'annotations'
-  | 'error'
->
 
 /** The turns that are still to be closed. */
 export class CloseRetries {
@@ -54,11 +36,11 @@ export class CloseRetries {
 
   /**
    * Adds a turn that is open in the store, and retries periodically until the store has closed it. Retains the outcome
-   * without the response. A turn beyond the maximum number stays open until the database is opened the next time.
+   * without the response, which may be large: its agent received an error in place of its end. A turn beyond the maximum number stays open until the database is opened the next time.
    */
-  add(outcome: TurnOutcome): void {
+  add(end: TurnEnd): void {
     if (this.#isStopped || this.#turns.size >= MAX_TURNS) return
-    this.#turns.add(toTurnEnd(outcome))
+    this.#turns.add(truncateEnd(end))
     this.#retryLater()
   }
 
@@ -87,7 +69,7 @@ export class CloseRetries {
   /** @returns whether the turn is closed */
   async #close(turn: TurnEnd): Promise<boolean> {
     try {
-      await this.#store.closeTurn(toOutcome(turn))
+      await this.#store.closeTurn(toLostOutcome(turn, 'the store failed when the turn ended'))
       return this.#turns.delete(turn)
     } catch (error) {
       // The failure was reported when the turn was added. If another node owns the session, it has closed the turn.
@@ -100,34 +82,15 @@ export class CloseRetries {
   }
 }
 
-function toTurnEnd(outcome: TurnOutcome): TurnEnd {
-  const { turnId, sessionId, epoch, status, endedAtMs, firstTokenAtMs, model, engine } = outcome
-  const annotations = outcome.annotations.length <= MAX_CHARS ? outcome.annotations : '{}'
-  const error = outcome.error && { ...outcome.error, message: truncate(outcome.error.message) }
+/** Returns the fields of an outcome that are retained, with limited texts. */
+function truncateEnd(end: TurnEnd): TurnEnd {
+  const { turnId, sessionId, epoch, status, endedAtMs, firstTokenAtMs, model, engine } = end
+  const annotations = end.annotations.length <= MAX_CHARS ? end.annotations : '{}'
+  const error = end.error && { ...end.error, message: truncate(end.error.message) }
   return { turnId, sessionId, epoch, status, endedAtMs, firstTokenAtMs, model, engine, annotations, error }
 }
 
 /** Returns a text of at most {@link MAX_CHARS}. It is a copy, because a slice would retain the long text. */
 function truncate(text: string): string {
   return text.length <= MAX_CHARS ? text : Buffer.from(text.slice(0, MAX_CHARS)).toString()
-}
-
-/** Creates the outcome of a turn. Each attempt needs another one, because the store takes ownership of its arrays. */
-function toOutcome(turn: TurnEnd): TurnOutcome {
-  return {
-    ...turn,
-    completionText: null,
-    reasoning: null,
-    toolCalls: '[]',
-    finishReason: null,
-    stopReason: null,
-    promptTokenIds: PromptIds.of(),
-    completionTokenIds: new Int32Array(0),
-    completionLogprobs: new Float64Array(0),
-    exact: false,
-    inexactReason: 'the store failed when the turn ended',
-    weightVersionStart: null,
-    weightVersionEnd: null,
-    usage: null,
-  }
 }

@@ -45,7 +45,14 @@ import { findOriginalAttempt } from './retries/find-original-attempt.ts'
 import { redeliver } from './retries/redelivery.ts'
 import { mayBeRetry } from './retries/select-original-attempt.ts'
 import { RunningTurn, type TurnHooks } from './running-turn.ts'
-import { addFallbackValues, rejectUnserializable, toOutcome, withUsage } from './turn-record.ts'
+import {
+  addFallbackValues,
+  rejectUnserializable,
+  toLostOutcome,
+  toOutcome,
+  toTurnEnd,
+  withUsage,
+} from './turn-record.ts'
 import type { WeightAnnouncement } from './weight-announcement.ts'
 
 export type { ResponseHandle } from '../state/live-turn.ts'
@@ -314,7 +321,7 @@ export class TurnRunner {
       prompt = await this.#planPrompt(turn)
       signal.throwIfAborted()
       const last = await this.#generate(turn, prompt)
-      await this.#close(turn, 'completed', null)
+      await this.#close(turn, toOutcome(turn, 'completed', null, this.#clock()))
       // The turn is durable, but its agent has not received the end of the response. Every request that continues the
       // turn therefore arrives after this call, and finds the turn in the cache.
       prompt.onCommitted(turn.completion)
@@ -323,9 +330,13 @@ export class TurnRunner {
       failure = toProxyError(signal.aborted ? signal.reason : thrown)
       throw failure
     } finally {
-      prompt?.close?.()
-      if (turn.endedAtMs === undefined && failure) await this.#closeQuietly(turn, failure)
-      allocation.reportClosed()
+      try {
+        prompt?.close?.()
+        if (turn.endedAtMs === undefined && failure) await this.#closeQuietly(turn, failure)
+      } finally {
+        // Without this, the end of the session and the drain would wait for the turn.
+        allocation.reportClosed()
+      }
     }
   }
 
@@ -423,9 +434,8 @@ export class TurnRunner {
   }
 
   /** Commits the end of a turn. @throws ProxyError `store_failed`, `session_moved` */
-  async #close(turn: RunningTurn, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
-    const endedAtMs = this.#clock()
-    const outcome = toOutcome(turn, status, failure, endedAtMs)
+  async #close(turn: RunningTurn, outcome: TurnOutcome): Promise<void> {
+    const { status, endedAtMs } = outcome
     const { length: promptTokens } = outcome.promptTokenIds
     const { length: sampledTokens } = outcome.completionTokenIds
     const { startedAtMs } = turn.open
@@ -446,25 +456,36 @@ export class TurnRunner {
 
   /** Commits the end of a failed turn. If the store fails, logs that and retries later. */
   async #closeQuietly(turn: RunningTurn, failure: ProxyError): Promise<void> {
-    const status = failure.code === 'agent_gone' || failure.code === 'turn_cancelled' ? 'aborted' : 'failed'
+    const outcome = this.#toFailedOutcome(turn, failure)
     try {
-      await this.#close(turn, status, failure)
+      await this.#close(turn, outcome)
     } catch (error) {
-      const { sessionId, turnId } = turn.open
       // The new owner node of the session has closed the turn.
       if (isSessionMovedError(error)) return
-      logEvent(this.#options.logger, 'turn_not_recorded', {
-        session_id: sessionId,
-        turn_id: turnId,
-        err: error,
-      })
-      const outcome = toOutcome(turn, status, failure, this.#clock())
+      this.#logNotRecorded(turn, error)
       // A turn whose opening failed has no row that could be closed.
       turn.opened.then(
         () => this.#unclosed.add(outcome),
         () => {},
       )
     }
+  }
+
+  /** Returns the record of a failed turn; without its response, if that cannot be serialized. */
+  #toFailedOutcome(turn: RunningTurn, failure: ProxyError): TurnOutcome {
+    const status = failure.code === 'agent_gone' || failure.code === 'turn_cancelled' ? 'aborted' : 'failed'
+    const endedAtMs = this.#clock()
+    try {
+      return toOutcome(turn, status, failure, endedAtMs)
+    } catch (error) {
+      this.#logNotRecorded(turn, error)
+      const end = toTurnEnd(turn, status, failure, endedAtMs)
+      return toLostOutcome(end, 'the response could not be serialized')
+    }
+  }
+
+  #logNotRecorded({ open: { sessionId, turnId } }: RunningTurn, err: unknown): void {
+    logEvent(this.#options.logger, 'turn_not_recorded', { session_id: sessionId, turn_id: turnId, err })
   }
 }
 

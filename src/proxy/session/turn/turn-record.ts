@@ -24,27 +24,84 @@ export function rejectUnserializable(event: GenerationEvent): void {
   }
 }
 
-/** Returns the record of a turn's end. @param failure null for a completed turn */
-export function toOutcome(
-  turn: RunningTurn,
+/** The end of a turn without its response. */
+export type TurnEnd = Pick<
+  TurnOutcome,
+  | 'turnId'
+  | 'sessionId'
+  | 'epoch'
+  | 'status'
+  | 'endedAtMs'
+  | 'firstTokenAtMs'
+  | 'model'
+  | 'engine'
+  | 'annotations'
+  | 'error'
+>
+
+/** Returns the end of a turn without annotations. @param failure null for a completed turn */
+export function toTurnEnd(
+  { completion, open, generation, firstTokenAtMs }: RunningTurn,
   status: TurnOutcome['status'],
   failure: ProxyError | null,
   endedAtMs: number,
-): TurnOutcome {
-  const { completion, open, generation } = turn
-  const { start, end } = completion
-  const inexact = findInexactReason(completion)
-  const extras = getResponseExtras(completion)
-  const hasIds = completion.tokenIds.every(isTokenId)
+): TurnEnd {
+  const { start } = completion
   return {
     turnId: open.turnId,
     sessionId: open.sessionId,
     epoch: open.epoch,
     status,
     endedAtMs,
-    firstTokenAtMs: turn.firstTokenAtMs ?? null,
+    firstTokenAtMs: firstTokenAtMs ?? null,
     model: start?.model ?? generation.body.model ?? null,
     engine: start?.engine ?? null,
+    annotations: '{}',
+    error: failure && { code: failure.code, message: failure.message },
+  }
+}
+
+/**
+ * Returns the record of a turn whose response is lost. Each attempt to commit it needs another record, because the
+ * store takes ownership of its arrays.
+ */
+export function toLostOutcome(end: TurnEnd, inexactReason: string): TurnOutcome {
+  return {
+    ...end,
+    completionText: null,
+    reasoning: null,
+    toolCalls: '[]',
+    finishReason: null,
+    stopReason: null,
+    promptTokenIds: PromptIds.of(),
+    completionTokenIds: new Int32Array(0),
+    completionLogprobs: new Float64Array(0),
+    exact: false,
+    inexactReason,
+    weightVersionStart: null,
+    weightVersionEnd: null,
+    usage: null,
+  }
+}
+
+/**
+ * Returns the record of a turn's end.
+ * @param failure null for a completed turn
+ * @throws RangeError if a part of it is longer than the longest string
+ */
+export function toOutcome(
+  turn: RunningTurn,
+  status: TurnOutcome['status'],
+  failure: ProxyError | null,
+  endedAtMs: number,
+): TurnOutcome {
+  const { completion } = turn
+  const { start, end } = completion
+  const inexact = findInexactReason(completion)
+  const extras = getResponseExtras(completion)
+  const hasIds = completion.tokenIds.every(isTokenId)
+  return {
+    ...toTurnEnd(turn, status, failure, endedAtMs),
     completionText: completion.content,
     reasoning: completion.reasoning,
     toolCalls: JSON.stringify(completion.toolCalls),
@@ -67,7 +124,6 @@ export function toOutcome(
       sampling: start?.sampling,
     }),
     ...(completion.details && hasIds && { details: completion.details.pack(completion.tokenIds.length) }),
-    error: failure && { code: failure.code, message: failure.message },
   }
 }
 

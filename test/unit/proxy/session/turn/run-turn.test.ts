@@ -389,6 +389,27 @@ t.test('a response nested too deeply to be serialized fails, and its turn is sti
   }
 })
 
+t.test('a turn whose record cannot be serialized is closed without its response', async (t) => {
+  for (const [events, code] of [
+    [completeResponse(), 'internal'],
+    [completeResponse().slice(0, 2), 'engine_lost'],
+  ] as const) {
+    const annotations = {
+      get text(): string {
+        throw new RangeError('Invalid string length')
+      },
+    }
+    const start = { ...events[0], annotations } as GenerationEvent
+    const { runner, sessions, store } = await setUp(t, () => respond([start, ...events.slice(1)]))
+    await t.rejects(read(await runner.begin(createRequest(), never)), { code })
+    t.match(await getTurns(store), [
+      { status: 'failed', error: { code }, completionText: null, exact: false, inexactReason: /serialized/ },
+    ])
+    t.strictSame(sessions.listInFlightTurns(), [])
+    t.equal(await runner.drain(60_000), true)
+  }
+})
+
 t.test('unknown fields of an engine are recorded with the response', async (t) => {
   const unknownFields = { extra: { citations: [1] } }
   const { runner, store } = await setUp(t, () =>
