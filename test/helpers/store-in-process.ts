@@ -51,6 +51,10 @@ export class InProcess extends EventEmitter implements ThreadPort {
   end(): void {
     setImmediate(() => this.emit('exit', 0))
   }
+
+  terminate(): void {
+    this.end()
+  }
 }
 
 /** Opens databases in files, as `writer-thread.ts` and `reader-thread.ts` do. */

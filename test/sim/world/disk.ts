@@ -148,6 +148,12 @@ class SimThread extends EventEmitter implements ThreadPort {
     })
   }
 
+  terminate(): void {
+    if (this.#machine.isDead) return
+    this.#end()
+    this.#main.run(() => this.emit('exit', 1))
+  }
+
   #end(): void {
     if (this.#machine.isDead) return
     this.#machine.kill()

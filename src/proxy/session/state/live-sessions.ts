@@ -70,27 +70,38 @@ export class LiveSessions {
   }
 
   /**
-   * Waits for the requests in flight, and cancels those that remain after the grace period.
+   * Waits for the requests in flight, and cancels those that remain after the grace period. Returns `settleMs` after
+   * that at the latest: a turn ends only when it is committed, for which an unavailable database has no time limit.
    * @returns whether every request ended without being cancelled
    */
-  async drain(graceMs: number): Promise<boolean> {
-    let isOver = false
+  async drain(graceMs: number, settleMs: number): Promise<boolean> {
+    let state = 'waiting' as 'waiting' | 'cancelled' | 'expired'
+    const expiry = Promise.withResolvers<void>()
     const cancelAll = () => {
-      isOver = true
       const reason = new ProxyError(
         'shutting_down',
         'llm-proxy was shut down before the response was complete',
       )
       for (const allocation of this.#allocations()) allocation.cancel(reason)
     }
-    const timer = setTimeout(cancelAll, graceMs)
+    const expire = () => {
+      state = 'expired'
+      expiry.resolve()
+    }
+    const endGracePeriod = () => {
+      state = 'cancelled'
+      cancelAll()
+      timer = setTimeout(expire, settleMs)
+    }
+    let timer = setTimeout(endGracePeriod, graceMs)
     // A request that was accepted earlier may begin during the wait.
     for (let allocations = this.#allocations(); allocations.length > 0; allocations = this.#allocations()) {
-      if (isOver) cancelAll()
-      await Promise.all(allocations.map(({ over }) => over))
+      if (state === 'expired') break
+      if (state === 'cancelled') cancelAll()
+      await Promise.race([Promise.all(allocations.map(({ over }) => over)), expiry.promise])
     }
     clearTimeout(timer)
-    return !isOver
+    return state === 'waiting'
   }
 
   #allocations(): TurnAllocation[] {

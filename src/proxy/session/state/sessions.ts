@@ -63,6 +63,7 @@ export class Sessions {
   readonly #lives: LiveSessions
   readonly #sweeper: Sweeper
   readonly #beganAtMs: number
+  #isDrained = false
   #closed = false
 
   constructor(store: TurnStore, hooks: SessionHooks, options: SessionsOptions) {
@@ -293,12 +294,12 @@ export class Sessions {
     return this.#sweeper.sweep(allowed)
   }
 
-  /**
-   * Waits for the requests in flight, and cancels those that remain after the grace period.
-   * @returns whether every request ended without being cancelled
-   */
-  drain(graceMs: number): Promise<boolean> {
-    return this.#lives.drain(graceMs)
+  /** Waits for the requests in flight, as {@link LiveSessions.drain} does. */
+  async drain(graceMs: number): Promise<boolean> {
+    const { settleMs } = this.#options
+    const drained = await this.#lives.drain(graceMs, settleMs)
+    this.#isDrained = true
+    return drained
   }
 
   /** Rejects new requests, cancels those in flight, and rejects waiting clients. The owner of the store closes it. */
@@ -308,7 +309,9 @@ export class Sessions {
     const reason = new ProxyError('shutting_down', 'llm-proxy is shutting down')
     const lives = [...this.#lives.list()]
     for (const live of lives) live.rejectWaiters(reason)
-    await Promise.all(lives.map((live) => live.cancelRequests(() => reason, this.#options.settleMs)))
+    // The drain has waited for requests that it cancelled.
+    const settleMs = this.#isDrained ? 0 : this.#options.settleMs
+    await Promise.all(lives.map((live) => live.cancelRequests(() => reason, settleMs)))
   }
 
   /** The size of all sessions in memory, in bytes, and the number of sessions with a cache. */

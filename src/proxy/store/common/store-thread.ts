@@ -23,6 +23,7 @@ export interface ThreadPort {
   once(event: 'message', listener: (report: OpeningReport) => void): unknown
   once(event: 'error', listener: (cause: unknown) => void): unknown
   once(event: 'exit', listener: (status: number) => void): unknown
+  terminate(): unknown
 }
 
 /** Starts the thread of a role; its first message reports whether it has opened the database. */
@@ -39,6 +40,11 @@ interface StoreThreadOptions {
    * of them was issued.
    */
   onReplies?: ((count: number, waitedMs: number) => void) | undefined
+  /**
+   * The time without a reply after which {@link StoreThread.close} terminates the thread. Its pending commands are then
+   * rejected. Default: no limit.
+   */
+  closeTimeoutMs?: number
   spawn: ThreadSpawner
 }
 
@@ -64,6 +70,8 @@ export class StoreThread<T extends Methods<T>> {
   readonly migrated: SchemaChange | undefined
   readonly #worker: ThreadPort
   readonly #exited: Promise<void>
+  readonly #closeTimeoutMs: number | undefined
+  #closeTimer: NodeJS.Timeout | undefined
   readonly #pending = new Map<number, PendingCommand>()
   /** Commands of the current event-loop tick: waking the thread costs more than sending it another command. */
   #unsent: OutgoingCommand[] = []
@@ -76,9 +84,9 @@ export class StoreThread<T extends Methods<T>> {
   static async start<T extends Methods<T>>(
     role: StoreRole,
     workerData: object,
-    { onReplies, spawn }: StoreThreadOptions,
+    options: StoreThreadOptions,
   ): Promise<StoreThread<T>> {
-    const worker = spawn(role, workerData)
+    const worker = options.spawn(role, workerData)
     const report = await new Promise<OpeningReport>((resolve, reject) => {
       worker.once('message', resolve)
       worker.once('error', reject)
@@ -87,19 +95,21 @@ export class StoreThread<T extends Methods<T>> {
       throw new ProxyError('start_failed', `the store's ${role} thread does not start`, { cause })
     })
     if (!report.opened) throw fromWireError(report.error)
-    return new StoreThread<T>(worker, role, report, onReplies)
+    return new StoreThread<T>(worker, role, report, options)
   }
 
   private constructor(
     worker: ThreadPort,
     role: string,
     { endedWell = false, migrated }: Extract<OpeningReport, { opened: true }>,
-    onReplies?: StoreThreadOptions['onReplies'],
+    { onReplies, closeTimeoutMs }: StoreThreadOptions,
   ) {
     this.#worker = worker
+    this.#closeTimeoutMs = closeTimeoutMs
     this.endedWell = endedWell
     this.migrated = migrated
     worker.on('message', (replies: ThreadReply[]) => {
+      if (this.#closeTimer !== undefined) this.#terminateLater()
       if (onReplies) this.#notify(replies, onReplies)
       this.#settle(replies)
     })
@@ -110,6 +120,7 @@ export class StoreThread<T extends Methods<T>> {
     })
     this.#exited = new Promise((resolve) => {
       worker.once('exit', () => {
+        clearTimeout(this.#closeTimer)
         this.#fail(`the store's ${role} thread has ended`)
         resolve()
       })
@@ -140,14 +151,21 @@ export class StoreThread<T extends Methods<T>> {
     }) as Promise<ReturnType<T[M]>>
   }
 
-  /** Completes all commands issued before, then ends the thread. */
+  /** Completes all commands issued before, then ends the thread; without a reply for the time limit, terminates it. */
   async close(): Promise<void> {
     if (this.#ended === undefined) {
+      this.#terminateLater()
       this.#send()
       this.#worker.postMessage('close')
       this.#ended = new ProxyError('store_failed', 'the turn store is closed')
     }
     await this.#exited
+  }
+
+  #terminateLater(): void {
+    clearTimeout(this.#closeTimer)
+    if (this.#closeTimeoutMs === undefined) return
+    this.#closeTimer = setTimeout(() => this.#worker.terminate(), this.#closeTimeoutMs)
   }
 
   #send(): void {

@@ -36,6 +36,12 @@ const spawnWorker = createThreadSpawner({
   reader: new URL('./reader-thread.ts', import.meta.url),
 })
 
+/**
+ * The time for which a thread that is to end may wait for the database. A commit has no time limit of its own, but no
+ * command is acknowledged before it is committed, so none of those that are lost was acknowledged.
+ */
+const CLOSE_TIMEOUT_MS = 10_000
+
 /** The memory of each thread for cached token ids. */
 const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 
@@ -67,6 +73,7 @@ export async function openPostgresStore({
   const writerData: PostgresWriterConfig = { url, durability, name, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<NodeWriteMethods>('writer', writerData, {
     onReplies: onCommit,
+    closeTimeoutMs: CLOSE_TIMEOUT_MS,
     spawn,
   })
   if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
@@ -97,5 +104,5 @@ export async function openPostgresReader(
 
 function startReader(url: string, spawn: ThreadSpawner): Promise<StoreThread<ReaderMethods>> {
   const readerData: PostgresReaderConfig = { url, cacheBytes: TOKEN_CACHE_BYTES }
-  return StoreThread.start<ReaderMethods>('reader', readerData, { spawn })
+  return StoreThread.start<ReaderMethods>('reader', readerData, { closeTimeoutMs: CLOSE_TIMEOUT_MS, spawn })
 }

@@ -574,6 +574,21 @@ t.test('requests beyond the grace period are cancelled and recorded as failed', 
   t.match(await getTurns(store), [{ status: 'failed', error: { code: 'shutting_down' } }])
 })
 
+t.test('a drain does not wait for ever for a turn that the database does not commit', async (t) => {
+  const commit = Promise.withResolvers<void>()
+  const store = intercept(await openMemoryStore(), { closeTurn: () => commit.promise })
+  const { runner, sessions } = await setUp(t, undefined, store, undefined, 20)
+  const types: string[] = []
+  const delivered = (await runner.begin(createRequest(), never)).deliver(recordTypes(types))
+  t.equal(await runner.drain(1), false)
+  t.equal(sessions.listInFlightTurns().length, 1)
+  t.notOk(types.join().includes('end'), 'the turn is not acknowledged')
+  await sessions.close()
+  commit.reject(new ProxyError('store_failed', 'the turn store is closed'))
+  await t.rejects(delivered, { code: 'shutting_down' })
+  t.equal(sessions.listInFlightTurns().length, 0)
+})
+
 t.test('a turn that cannot start releases its index, so that nothing waits for it', async (t) => {
   const store = intercept(await openMemoryStore(), {
     openTurn: () => {

@@ -23,6 +23,10 @@ class FakeThread extends EventEmitter implements ThreadPort {
         message.map(({ id }) => ({ id, value: this.#value })),
       )
   }
+
+  terminate(): void {
+    this.emit('exit', 1)
+  }
 }
 
 t.test('a node whose reader fails to open stops renewing its lease', async (t) => {
