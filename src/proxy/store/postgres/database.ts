@@ -66,13 +66,15 @@ export async function openForReading(url: string, cacheBytes: number) {
   })
 }
 
-async function reconnect(url: string, durability: Durability, patienceMs: number): Promise<Client> {
+/**
+ * Opens a connection for the writer, and retries this for `patienceMs`.
+ * @throws ProxyError `store_failed` with the last error
+ */
+export async function reconnect(url: string, durability: Durability, patienceMs: number): Promise<Client> {
   const sinceMs = performance.now()
   while (true) {
     try {
-      const client = await connect(url, { writes: true })
-      await queryDurability(client, durability)
-      return client
+      return await connectForWriting(url, durability)
     } catch (cause) {
       if (performance.now() - sinceMs < patienceMs) await delay(RETRY_MS)
       else
@@ -80,5 +82,16 @@ async function reconnect(url: string, durability: Durability, patienceMs: number
           cause,
         })
     }
+  }
+}
+
+async function connectForWriting(url: string, durability: Durability): Promise<Client> {
+  const client = await connect(url, { writes: true })
+  try {
+    await queryDurability(client, durability)
+    return client
+  } catch (error) {
+    await client.end().catch(() => {})
+    throw error
   }
 }
