@@ -1,6 +1,7 @@
 /** Reads frames: parses bytes into an object with a `type`, and validates it against its schema. */
 import type Type from 'typebox'
-import { Compile, type Validator } from 'typebox/compile'
+import { compileLazily } from '../schema/compile-lazily.ts'
+import { listSchemaErrors } from '../schema/schema-errors.ts'
 import {
   CallsAlive,
   CompletionAck,
@@ -107,21 +108,20 @@ class JsonStringTracker {
 /** The validator of one frame's schema, compiled on first use. */
 class FrameValidator<Schema extends Type.TSchema> {
   readonly #schema: Schema
-  #compiled: Validator | undefined
+  readonly #compiled: ReturnType<typeof compileLazily>
 
   constructor(schema: Schema) {
     this.#schema = schema
+    this.#compiled = compileLazily(schema)
   }
 
   isValid(frame: unknown): frame is Type.Static<Schema> {
-    this.#compiled ??= Compile(this.#schema)
-    return this.#compiled.Check(frame)
+    return this.#compiled().Check(frame)
   }
 
   /** Describes why an invalid frame is rejected: the path and the reason, never the value. */
   explain(frame: unknown): string {
-    this.#compiled ??= Compile(this.#schema)
-    const [error] = this.#compiled.Errors(frame)
+    const [error] = listSchemaErrors(this.#schema, this.#compiled(), frame)
     return error ? `${error.instancePath || 'frame'} ${error.message}` : 'frame does not match its schema'
   }
 }

@@ -1,8 +1,9 @@
 /** The body of `POST /rollouts`; docs/rollouts.md describes it. Omitted fields default to the server's options. */
 import Type, { type Static } from 'typebox'
-import { Value } from 'typebox/value'
 import { ProxyError } from '../../base/errors.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../../protocol/json/json-weight.ts'
+import { compileLazily } from '../../protocol/schema/compile-lazily.ts'
+import { listSchemaErrors } from '../../protocol/schema/schema-errors.ts'
 import { omitUndefined, type RolloutSettings } from '../remote-agent-loop.ts'
 
 const fields = Type.Record(Type.String(), Type.Unknown())
@@ -43,6 +44,8 @@ export const RolloutRequest = Type.Object(
 
 export type RolloutRequest = Static<typeof RolloutRequest>
 
+const compiled = compileLazily(RolloutRequest)
+
 /** Validates a body. @throws ProxyError `invalid_request` that names the field, or the limit of nesting */
 export function parseRequest(body: unknown): RolloutRequest {
   // Deeper values cannot be compared with those of a repeated request, serialized for the runner or stored.
@@ -50,8 +53,8 @@ export function parseRequest(body: unknown): RolloutRequest {
     const message = `the body is nested too deeply: ${MAX_NESTING} levels are the limit`
     throw new ProxyError('invalid_request', message)
   }
-  if (Value.Check(RolloutRequest, body)) return body
-  const [first] = Value.Errors(RolloutRequest, body)
+  if (compiled().Check(body)) return body as RolloutRequest
+  const [first] = listSchemaErrors(RolloutRequest, compiled(), body)
   const where = first?.instancePath.slice(1).replaceAll('/', '.') || 'the body'
   throw new ProxyError('invalid_request', `${where}: ${first?.message ?? 'is not a rollout'}`)
 }

@@ -68,7 +68,8 @@ export const REQUEST_SUBJECTS: readonly Subject[] = [
     name: 'Chat Completions',
     covers: [
       'src/proxy/dialects/chat/*',
-      'src/proxy/dialects/common/{check,schema-errors}.ts',
+      'src/proxy/dialects/common/check.ts',
+      'src/protocol/schema/schema-errors.ts',
       'src/proxy/dialects/common/choices.ts',
       'src/proxy/dialects/common/dialect-request.ts',
     ],

@@ -1,9 +1,9 @@
 import Type, { type Static, type TObject, type TSchema } from 'typebox'
-import { Compile, type Validator } from 'typebox/compile'
 import { ProxyError } from '../../../base/errors.ts'
 import { type RawNumber, readInteger } from '../../../protocol/canonical/number-texts.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { listSchemaErrors, type SchemaError } from './schema-errors.ts'
+import { compileLazily } from '../../../protocol/schema/compile-lazily.ts'
+import { listSchemaErrors, type SchemaError } from '../../../protocol/schema/schema-errors.ts'
 
 /** Returns the schema of a field that may be absent or null, which clients use interchangeably. */
 export function toNullable<S extends TSchema>(schema: S) {
@@ -18,18 +18,6 @@ export const LargeInteger = Type.Unsafe<number | RawNumber>(
     () => 'must be integer',
   ),
 )
-
-/**
- * Returns a getter of the schema's validator, compiled on first use: otherwise the start would compile a hundred of
- * them.
- */
-export function compileLazily(schema: TSchema): () => Validator {
-  let compiled: Validator | undefined
-  return () => {
-    compiled ??= Compile(schema)
-    return compiled
-  }
-}
 
 /**
  * Compiles a schema into a check that returns its argument, typed and unchanged.

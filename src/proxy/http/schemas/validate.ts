@@ -3,8 +3,8 @@ import type { FastifySchemaCompiler } from 'fastify'
 import type { TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../../base/errors.ts'
-import { compileLazily } from '../../dialects/common/check.ts'
-import { listSchemaErrors, type SchemaError } from '../../dialects/common/schema-errors.ts'
+import { compileLazily } from '../../../protocol/schema/compile-lazily.ts'
+import { listSchemaErrors, type SchemaError } from '../../../protocol/schema/schema-errors.ts'
 
 /**
  * Compiles the validator of a schema. It fills in defaults, and converts numbers and booleans of a query from text; a

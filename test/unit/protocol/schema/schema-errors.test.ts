@@ -2,14 +2,14 @@ import fc from 'fast-check'
 import t from 'tap'
 import Type, { type TSchema } from 'typebox'
 import { Compile } from 'typebox/compile'
-import type { ProxyError } from '../../../../../src/base/errors.ts'
-import { lowerChatRequest } from '../../../../../src/proxy/dialects/chat/request.ts'
-import { listSchemaErrors } from '../../../../../src/proxy/dialects/common/schema-errors.ts'
-import { lowerCompletionRequest } from '../../../../../src/proxy/dialects/completions/request.ts'
-import { lowerGeminiRequest } from '../../../../../src/proxy/dialects/gemini/request.ts'
-import { lowerMessagesRequest } from '../../../../../src/proxy/dialects/messages/request.ts'
-import { checkResponsesRequest } from '../../../../../src/proxy/dialects/responses/schema.ts'
-import { limitRuns } from '../../../../helpers/tier.ts'
+import type { ProxyError } from '../../../../src/base/errors.ts'
+import { listSchemaErrors } from '../../../../src/protocol/schema/schema-errors.ts'
+import { lowerChatRequest } from '../../../../src/proxy/dialects/chat/request.ts'
+import { lowerCompletionRequest } from '../../../../src/proxy/dialects/completions/request.ts'
+import { lowerGeminiRequest } from '../../../../src/proxy/dialects/gemini/request.ts'
+import { lowerMessagesRequest } from '../../../../src/proxy/dialects/messages/request.ts'
+import { checkResponsesRequest } from '../../../../src/proxy/dialects/responses/schema.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
 const LENGTH = 300_000
 const NUMBERS = new Array<number>(LENGTH).fill(1)
@@ -118,3 +118,20 @@ t.test('errors of a long list as a whole, and of values of other types, are list
   t.same(listPaths({ few: [1], text: NUMBERS }), ['/text'])
   for (const other of [NUMBERS, null, 'x', 7]) t.same(listPaths(other), [''])
 })
+
+t.test(
+  'a long record has the errors of its first invalid member and of its first misnamed one',
+  async (t) => {
+    const Numbers = Type.Record(Type.String({ pattern: '^[a-z/~]+\\d*$' }), Type.Array(Type.Integer()), {
+      additionalProperties: false,
+    })
+    const schema = Type.Intersect([Type.Object({ a: Type.String() }), Type.Object({ record: Numbers })])
+    const members = Array.from({ length: 5_000 }, (_, index): [string, unknown] => [`m${index}`, [index]])
+    const listPaths = (record: object) =>
+      listSchemaErrors(schema, Compile(schema), { a: '', record }).map((error) => error.instancePath)
+    const record = Object.fromEntries(members)
+    t.ok(listPaths({ ...record, 'a/~': [...NUMBERS, 'x'], b: [7.5] }).includes(`/record/a~1~0/${LENGTH}`))
+    t.ok(listPaths({ ...record, A: [1] }).includes('/record'))
+    t.notOk(listPaths({ ...record, b: 7 }).some((path) => path.startsWith('/record/m')))
+  },
+)

@@ -1,7 +1,8 @@
 /**
  * Lists the errors of a value that does not conform to its schema. Unlike the compiled check, the library's enumeration
- * interprets the schema, and continues through every list after the first error: a list of two million numbers takes
- * seconds. Therefore each long list is replaced by a few of its elements, of which one is the first invalid element.
+ * interprets the schema, and continues through every list and record after the first error: a list of two million
+ * numbers takes seconds. Therefore each long list or record is replaced by a few of its elements, of which one is the
+ * first invalid element.
  */
 import type { TSchema } from 'typebox'
 import { Compile, type Validator } from 'typebox/compile'
@@ -25,12 +26,14 @@ interface ParentSchema {
   type?: unknown
   items?: TSchema
   properties?: Readonly<Record<string, TSchema>>
+  patternProperties?: Readonly<Record<string, TSchema>>
   anyOf?: readonly TSchema[]
+  allOf?: readonly ParentSchema[]
 }
 
 /**
  * Returns errors of a value, of which there may be more. A list with more than {@link MAX_LISTED} elements has errors of
- * its first invalid element only.
+ * its first invalid element only, and a record with more members has those of the first ones and the first invalid one.
  * @param validator the validator of `schema`
  */
 export function listSchemaErrors(schema: TSchema, validator: Validator, value: unknown): SchemaError[] {
@@ -49,12 +52,27 @@ class ListShortener {
   /** @param path the JSON pointer of the value */
   shorten(schema: TSchema, value: unknown, path = ''): unknown {
     if (typeof value !== 'object' || value === null) return value
-    const { items, properties } = chooseBranch(schema, value)
-    if (Array.isArray(value)) return items === undefined ? value : this.#shortenList(items, value, path)
+    const { items, properties, patternProperties } = chooseBranch(schema, value)
+    // The elements of a tuple have a list of schemas.
+    if (Array.isArray(value))
+      return items === undefined || Array.isArray(items) ? value : this.#shortenList(items, value, path)
+    const [record] = Object.entries((properties === undefined && patternProperties) || {})
+    if (record) return this.#shortenRecord(...record, value, path)
     const copy: Record<string, unknown> = { ...value }
     for (const [name, member] of Object.entries(properties ?? {}))
       if (Object.hasOwn(copy, name)) copy[name] = this.shorten(member, copy[name], `${path}/${name}`)
     return copy
+  }
+
+  /** @param pattern the pattern of the names to which `member` applies */
+  #shortenRecord(pattern: string, member: TSchema, record: object, path: string): object {
+    const members = Object.entries(record)
+    const few = members.length > MAX_LISTED ? selectMembers(pattern, member, members) : members
+    const shortened = few.map(([name, value]) => [
+      name,
+      this.shorten(member, value, `${path}/${escapeName(name)}`),
+    ])
+    return Object.fromEntries(shortened)
   }
 
   #shortenList(items: TSchema, list: readonly unknown[], path: string): unknown[] {
@@ -85,6 +103,23 @@ class ListShortener {
   }
 }
 
+/** Returns the first members of a record, its first invalid one, and the first one whose name the pattern rejects. */
+function selectMembers(
+  pattern: string,
+  schema: TSchema,
+  members: readonly [string, unknown][],
+): readonly (readonly [string, unknown])[] {
+  const [validator, names] = [getValidator(schema), new RegExp(pattern, 'u')]
+  const invalid = members.find(([name, value]) => names.test(name) && !validator.Check(value))
+  const misnamed = members.find(([name]) => !names.test(name))
+  return [...members.slice(0, MAX_LISTED), ...[invalid, misnamed].filter((member) => member !== undefined)]
+}
+
+/** Returns a name as a segment of a JSON pointer. */
+function escapeName(name: string): string {
+  return name.replaceAll('~', '~0').replaceAll('/', '~1')
+}
+
 /** Returns the schema itself or, of a union, the member that a list or an object is most likely meant to be. */
 function chooseBranch(schema: TSchema, value: object): ParentSchema {
   const branches = listBranches(schema)
@@ -97,7 +132,14 @@ function chooseBranch(schema: TSchema, value: object): ParentSchema {
 }
 
 function listBranches(schema: ParentSchema): ParentSchema[] {
+  if (schema.allOf !== undefined) return [mergeObjects(schema.allOf)]
   return schema.anyOf === undefined ? [schema] : schema.anyOf.flatMap(listBranches)
+}
+
+/** Returns the schema of an object that has the properties of all of the schemas. */
+function mergeObjects(schemas: readonly ParentSchema[]): ParentSchema {
+  const properties = Object.fromEntries(schemas.flatMap((schema) => Object.entries(schema.properties ?? {})))
+  return { type: 'object', properties }
 }
 
 /** Returns the types in JSON schemas that a value may have. */
