@@ -36,7 +36,8 @@ export class CompletionBuilder implements Completion, EventSink {
   readonly logprobs: number[] = []
   readonly logprobsContent: TokenLogprob[] = []
   readonly textLogprobs: TokenLogprob[] = []
-  extra: Record<string, unknown> = {}
+  /** It has no prototype, so that `__proto__` is a field like others. */
+  readonly extra: Record<string, unknown> = Object.create(null)
   /** undefined: nothing was reported beyond ids and logprobs. */
   details: TokenDataBuilder | undefined
   readonly #callByIndex = new Map<number, ToolCall>()
@@ -68,7 +69,7 @@ export class CompletionBuilder implements Completion, EventSink {
     if (this.tokenIds.length > 0) delta.tokenIds = [...this.tokenIds]
     if (this.logprobs.length > 0) delta.logprobs = [...this.logprobs]
     if (this.logprobsContent.length > 0) delta.logprobsContent = [...this.logprobsContent]
-    if (Object.keys(this.extra).length > 0) delta.extra = this.extra
+    if (Object.keys(this.extra).length > 0) delta.extra = { ...this.extra }
     const deltas = Object.keys(delta).length > 1 ? [delta] : []
     return [...(start ? [start] : []), ...deltas, ...(end ? [end] : [])]
   }
@@ -97,7 +98,7 @@ export class CompletionBuilder implements Completion, EventSink {
       this.logprobsContent.push(entry)
       if (delta.content) this.textLogprobs.push(entry)
     }
-    if (delta.extra) this.extra = { ...this.extra, ...delta.extra }
+    if (delta.extra) Object.assign(this.extra, delta.extra)
   }
 
   #addDetails(details: TokenData, tokens: number): void {

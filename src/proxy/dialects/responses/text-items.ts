@@ -62,7 +62,8 @@ export class MessageItem implements ItemInProgress {
   readonly #location: ItemPosition
   readonly #showLogprobs: boolean
   readonly #parts: MessagePart[] = []
-  #extra: Record<string, unknown> = {}
+  /** It has no prototype, so that `__proto__` is a field like others. */
+  readonly #extra: Record<string, unknown> = Object.create(null)
   #hasBegun = false
 
   constructor(location: ItemPosition, showLogprobs: boolean) {
@@ -73,7 +74,7 @@ export class MessageItem implements ItemInProgress {
   add({ content, refusal, logprobsContent, extra }: GenerationDelta): ResponseEvent[] {
     const events = this.#hasBegun ? [] : [this.#itemEvent('added', 'in_progress')]
     this.#hasBegun = true
-    if (extra) this.#extra = { ...this.#extra, ...extra }
+    Object.assign(this.#extra, extra)
     const logprobs = this.#showLogprobs ? (logprobsContent ?? []) : []
     if (content !== undefined) events.push(...this.#addTo('output_text', content, logprobs))
     if (refusal) events.push(...this.#addTo('refusal', refusal, []))

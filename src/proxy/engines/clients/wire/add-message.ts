@@ -38,7 +38,7 @@ export function addMessage(
   }
   for (const field in message) {
     if (NAMED_FIELDS.has(field) || message[field] === null) continue
-    delta.extra ??= {}
+    delta.extra ??= Object.create(null) as Record<string, unknown>
     delta.extra[field] = message[field]
   }
 }
