@@ -18,6 +18,11 @@ interface SummaryAttempt {
 
 /** The length of an excerpt. It is taken from the middle of the summary, because agents drop tags at both ends. */
 const EXCERPT_CHARS = 80
+/**
+ * The number of newest attempts for whose excerpts a message is searched: agents give up after a few attempts, and a
+ * request may have megabytes of messages.
+ */
+const MAX_SEARCHED = 64
 /** The minimum length of a summary that can be identified: shorter texts may occur by chance. */
 const MIN_SUMMARY_CHARS = 24
 
@@ -32,6 +37,8 @@ export class CompactionRejections {
   #attempts: SummaryAttempt[] = []
   /** The messages of the first attempt's request. */
   #requestMessages = new Set<Message>()
+  /** The number of attempts for whose excerpts each later message was searched. */
+  readonly #searched = new Map<Message, number>()
 
   add(
     {
@@ -62,11 +69,15 @@ export class CompactionRejections {
 
   /** Marks the attempts whose excerpts occur in messages that the first attempt's request did not have. */
   #markUsed(last: Message | undefined): void {
-    const texts = getMessagesBetween(undefined, last, (message) => this.#requestMessages.has(message)).map(
-      ({ value }) => collapseSpace(getText(value)),
-    )
-    for (const attempt of this.#attempts)
-      attempt.isUsed ||= attempt.words !== '' && texts.some((text) => text.includes(attempt.words))
+    const count = this.#attempts.length
+    for (const message of getMessagesBetween(undefined, last, (known) => this.#requestMessages.has(known))) {
+      const from = Math.max(this.#searched.get(message) ?? 0, count - MAX_SEARCHED)
+      this.#searched.set(message, count)
+      const attempts = this.#attempts.slice(from).filter(({ words, isUsed }) => words !== '' && !isUsed)
+      if (attempts.length === 0) continue
+      const text = collapseSpace(getText(message.value))
+      for (const attempt of attempts) attempt.isUsed = text.includes(attempt.words)
+    }
   }
 
   /** Determines which attempts were rejected, at the next completed main turn. */
@@ -76,6 +87,7 @@ export class CompactionRejections {
       if (isKnown && !isUsed && words !== '') this.#rejected.add(turnId)
     this.#attempts = []
     this.#requestMessages.clear()
+    this.#searched.clear()
   }
 }
 

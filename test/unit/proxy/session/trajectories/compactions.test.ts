@@ -177,3 +177,39 @@ t.test('a rejected summary is in no row unless it is requested', async (t) => {
   t.same(rowsWith(), rowsWith(false), 'by default')
   t.same(rowsWith(true), { rows: [['t0', 't1'], ['t0', 't2'], ['t3']], excluded: {}, rejected: 0 })
 })
+
+t.test('each message is searched once for the excerpt of each of the newest attempts', async (t) => {
+  const { includes } = String.prototype
+  let searches = 0
+  String.prototype.includes = function (text, position) {
+    if (/^\d+ summary/.test(text)) searches += 1
+    return includes.call(this, text, position)
+  }
+  t.teardown(() => {
+    String.prototype.includes = includes
+  })
+  const [attempts, added] = [200, 50]
+  const summaries = Array.from(
+    { length: attempts },
+    (_, index) => `${index} summary of the work on the parser`,
+  )
+  const later = Array.from({ length: added }, (_, index) => user(`later ${index}`))
+  const messages = [...WORK, ...later, SUM_UP]
+  const lastMessage = addMessageTexts(messages)
+  const next = addMessageTexts([user(`Continue: ${summaries.at(-1)}`)])
+  const compactions = new CompactionRejections()
+  const turn = { status: 'completed', annotations: '{}' } as const
+  const first = addMessageTexts([...WORK, SUM_UP])
+  for (const [index, completionText] of summaries.entries())
+    compactions.add(
+      { ...turn, turnId: `t${index}`, lastMessage: index === 0 ? first : lastMessage, completionText },
+      'compaction',
+    )
+  const perTurn = messages.length
+  t.ok(searches > 0 && searches <= attempts * perTurn, `${searches} searches`)
+  searches = 0
+  compactions.add({ ...turn, turnId: 'next', lastMessage: next, completionText: '' }, 'main')
+  t.equal(searches, 64)
+  t.equal(compactions.rejected.size, attempts - 1)
+  t.notOk(compactions.rejected.has(`t${attempts - 1}`))
+})
