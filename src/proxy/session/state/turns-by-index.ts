@@ -10,15 +10,17 @@ const INDEX = /^(?:0|[1-9]\d{0,8})$/
  * @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request`
  */
 export async function withTurnsByIndex<Given extends { turns?: Record<string, unknown> }>(
-  store: Pick<TurnReader, 'getTurn'>,
+  store: Pick<TurnReader, 'getTurn' | 'readOutlines'>,
   session: () => Promise<SessionRecord>,
   values: Given,
 ): Promise<Given> {
   if (values.turns === undefined) return values
   const { sessionId, nextIndex } = await session()
+  const ids = Object.keys(values.turns).filter((name) => !INDEX.test(name))
+  const indices = await findIndices(store, sessionId, ids)
   const byIndex: Record<string, unknown> = {}
   for (const [name, value] of Object.entries(values.turns)) {
-    const index = INDEX.test(name) ? Number(name) : (await store.getTurn(sessionId, name))?.index
+    const index = INDEX.test(name) ? Number(name) : indices.get(name)
     if (index === undefined || index >= nextIndex) {
       throw new ProxyError('turn_not_found', `The session has no turn '${name}'`, { param: 'turns' })
     }
@@ -29,4 +31,30 @@ export async function withTurnsByIndex<Given extends { turns?: Record<string, un
     byIndex[index] = value
   }
   return { ...values, turns: byIndex }
+}
+
+/**
+ * Returns the indices of the turns by their ids; unknown ids are omitted. Several turns are found in one pass over the
+ * session's outlines: a complete turn may have megabytes of token ids.
+ */
+async function findIndices(
+  store: Pick<TurnReader, 'getTurn' | 'readOutlines'>,
+  sessionId: string,
+  ids: readonly string[],
+): Promise<ReadonlyMap<string, number>> {
+  const indices = new Map<string, number>()
+  const missing = new Set(ids)
+  const add = ({ turnId, index }: { turnId: string; index: number }) => {
+    if (missing.delete(turnId)) indices.set(turnId, index)
+  }
+  if (ids.length === 1) {
+    const turn = await store.getTurn(sessionId, ids[0]!)
+    if (turn) add(turn)
+  } else if (ids.length > 1) {
+    for await (const outline of store.readOutlines(sessionId)) {
+      add(outline)
+      if (missing.size === 0) break
+    }
+  }
+  return indices
 }
