@@ -44,12 +44,15 @@ export class AtifSteps {
   /** The turn of each step that a completion produced. */
   readonly turns = new Map<AtifStep, TurnText>()
   readonly #seen = new Set<Message>()
-  /** The system and user messages that already are steps, as JSON. */
-  readonly #texts = new Set<string>()
+  /** The number of turns before the one with which a system or user message became a step, by the message's JSON. */
+  readonly #texts = new Map<string, number>()
   /** The last message of each request that was added; the request's completion is its successor. */
   readonly #answered = new Set<Message>()
   /** The step of each tool call, by the call's id. */
   readonly #calls = new Map<string, AtifStep>()
+  /** The tool calls of each step that have a result. */
+  readonly #callsWithResult = new Map<AtifStep, Set<string>>()
+  #lastAgentStep: AtifStep | undefined
   readonly #prompts = new PromptPrefixIndex()
 
   add(turn: TurnText): void {
@@ -58,10 +61,10 @@ export class AtifSteps {
     const added = getMessagesBetween(undefined, lastMessage, (message) => this.#seen.has(message))
     // A history that restarts, after a compaction or with an edited first message, repeats messages that already are
     // steps.
-    const known = this.steps.length > 0 && added[0]?.depth === 1 ? new Set(this.#texts) : undefined
+    const isRestart = this.steps.length > 0 && added[0]?.depth === 1
     for (const message of added) {
       this.#seen.add(message)
-      this.#addMessage(message, timestamp, known)
+      this.#addMessage(message, timestamp, isRestart)
     }
     if (promptPieces.length > 0) {
       const prompt: unknown = JSON.parse([...writePromptJson(this.#prompts.add(turn).pieces)].join(''))
@@ -71,14 +74,15 @@ export class AtifSteps {
     this.turns.set(this.#addAgentStep(turn, timestamp), turn)
   }
 
-  #addMessage(message: Message, timestamp: string, known: ReadonlySet<string> | undefined): void {
+  #addMessage(message: Message, timestamp: string, isRestart: boolean): void {
     const sent = message.value
     if (sent.role === 'assistant') this.#addEcho(message, sent, timestamp)
     else if (sent.role === 'tool' || sent.role === 'function') this.#addToolResult(sent, timestamp)
     else {
       const source = sent.role === 'user' ? 'user' : 'system'
-      const isCopy = known?.has(message.json) === true
-      this.#texts.add(message.json)
+      const earlierTurns = this.turns.size
+      const isCopy = isRestart && (this.#texts.get(message.json) ?? earlierTurns) < earlierTurns
+      if (!this.#texts.has(message.json)) this.#texts.set(message.json, earlierTurns)
       const step = { timestamp, source, message: toAtifContent(sent.content) } as const
       this.#push(isCopy ? { ...step, is_copied_context: true } : step)
     }
@@ -103,7 +107,7 @@ export class AtifSteps {
   #addToolResult(sent: ChatMessage & { role: 'tool' | 'function' }, timestamp: string): void {
     const id = sent.role === 'tool' ? sent.tool_call_id : undefined
     const caller = id === undefined ? undefined : this.#calls.get(id)
-    const step = caller ?? this.steps.findLast(({ source }) => source === 'agent')
+    const step = caller ?? this.#lastAgentStep
     const content = toAtifContent(sent.content)
     if (step === undefined) {
       this.#push({ timestamp, source: 'user', message: content })
@@ -112,8 +116,16 @@ export class AtifSteps {
     step.observation ??= { results: [] }
     const { results } = step.observation
     if (caller === undefined) results.push({ content })
-    else if (!results.some((result) => result.source_call_id === id))
-      results.push({ source_call_id: id!, content })
+    else if (this.#isFirstResult(caller, id!)) results.push({ source_call_id: id!, content })
+  }
+
+  /** Returns whether a tool call has no earlier result, and remembers that it has one now. */
+  #isFirstResult(step: AtifStep, callId: string): boolean {
+    const calls = this.#callsWithResult.get(step) ?? new Set()
+    this.#callsWithResult.set(step, calls)
+    const isFirst = !calls.has(callId)
+    calls.add(callId)
+    return isFirst
   }
 
   #addAgentStep(turn: TurnText, timestamp: string): AtifStep {
@@ -150,6 +162,7 @@ export class AtifSteps {
   #push(step: Omit<AtifStep, 'step_id'>): AtifStep {
     const numbered = { step_id: this.steps.length + 1, ...step }
     this.steps.push(numbered)
+    if (numbered.source === 'agent') this.#lastAgentStep = numbered
     return numbered
   }
 }

@@ -2,6 +2,7 @@
  * Writes a session in ATIF 1.7, Harbor's Agent Trajectory Interchange Format (`harbor/models/trajectories` of Harbor
  * 0.25.0).
  */
+import { yieldToEventLoop } from '../../../../base/yield-to-event-loop.ts'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { rejectPartial } from '../../../session/trajectories/reject-partial.ts'
@@ -28,10 +29,10 @@ interface AtifSource {
  * @param turns in the order of their indices
  * @returns chunks of one JSON text; undefined if no turn was completed, because a trajectory has at least one step
  */
-export function writeAtifDocument(
+export async function writeAtifDocument(
   source: AtifSource,
   turns: Iterable<TurnText>,
-): AsyncGenerator<string> | undefined {
+): Promise<AsyncGenerator<string> | undefined> {
   const stepsByRole = new Map<string, AtifSteps>()
   for (const turn of turns) {
     if (!isTrace(turn)) continue
@@ -39,6 +40,7 @@ export function writeAtifDocument(
     const steps = stepsByRole.get(agentRole) ?? new AtifSteps()
     stepsByRole.set(agentRole, steps)
     steps.add(turn)
+    await yieldToEventLoop()
   }
   const [first, ...others] = [...stepsByRole].sort(([a], [b]) => Number(b === 'main') - Number(a === 'main'))
   return first && writeRootDocument(source, first, others)

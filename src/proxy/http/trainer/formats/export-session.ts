@@ -37,7 +37,7 @@ export async function exportSession(
       (turn) =>
         isRequested(turn, query) && !['superseded', 'rejected'].includes(exclusions.get(turn.turnId) ?? ''),
     )
-    const document = writeAtifDocument({ reader, session, ids: query.ids }, shown)
+    const document = await writeAtifDocument({ reader, session, ids: query.ids }, shown)
     return document ? writeLine(document) : []
   }
   const rows = reportRows(
