@@ -2,13 +2,13 @@
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import type { Backend, BackendMember } from '../../../engines/port/backend.ts'
 import type { Activity } from '../../../session/state/activity.ts'
-import type { InFlightTurn } from '../../../session/state/live-turn.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { describe, describeMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
 import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
 import { getSessionOrThrow } from './get-session.ts'
+import { LiveOutputTail } from './live-output-tail.ts'
 import { LiveEvent, ProxyEvent } from './read-schemas.ts'
 import { SessionParams } from './schemas.ts'
 
@@ -76,7 +76,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     async ({ params: { sessionId } }, reply) => {
       await getSessionOrThrow(reader, sessionId)
       const lines = openLines(reply)
-      const tail = new OutputTail()
+      const tail = new LiveOutputTail()
       const sendAdditions = () => {
         for (const event of tail.takeAdditions(sessions.listTurns(sessionId))) lines.send(event)
       }
@@ -114,47 +114,4 @@ class MemberWatch {
 
 function isUp({ healthy, connected = true }: BackendMember): boolean {
   return healthy && connected
-}
-
-/** The lengths of the texts of a turn that have been sent, and its tool calls as JSON. */
-interface TextLengths {
-  text: number
-  reasoning: number
-  tools: string
-}
-
-/** A collector of the output that in-flight turns have added since the last poll. */
-class OutputTail {
-  #shown: ReadonlyMap<InFlightTurn, TextLengths> = new Map()
-
-  takeAdditions(turns: Iterable<InFlightTurn>): object[] {
-    const shown = new Map<InFlightTurn, TextLengths>()
-    const events: object[] = []
-    for (const turn of turns) {
-      const before = this.#shown.get(turn) ?? { text: 0, reasoning: 0, tools: '[]' }
-      const { content, reasoning, toolCalls } = turn.completion
-      const now = {
-        text: content?.length ?? 0,
-        reasoning: reasoning?.length ?? 0,
-        tools: JSON.stringify(toolCalls),
-      }
-      const isNew = !this.#shown.has(turn)
-      shown.set(turn, now)
-      const grew = now.text > before.text || now.reasoning > before.reasoning || now.tools !== before.tools
-      if (!isNew && !grew) continue
-      events.push({
-        type: isNew ? 'turn' : 'delta',
-        index: turn.open.index,
-        started_at: isNew ? turn.open.startedAtMs / 1000 : undefined,
-        text: content?.slice(before.text) ?? '',
-        reasoning: reasoning?.slice(before.reasoning) ?? '',
-        ...(now.tools !== before.tools && { tool_calls: toolCalls }),
-      })
-    }
-    for (const { open } of [...this.#shown.keys()].filter((turn) => !shown.has(turn))) {
-      events.push({ type: 'turn_closed', index: open.index })
-    }
-    this.#shown = shown
-    return events
-  }
 }
