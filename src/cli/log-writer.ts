@@ -144,7 +144,10 @@ function openNonBlocking(fd: number): number {
   }
 }
 
-/** Writes a buffer synchronously, and gives up on any error but a full pipe. @returns whether it was written before the deadline */
+/**
+ * Writes a buffer synchronously, and gives up on any error but a full pipe.
+ * @returns whether it was written before the deadline
+ */
 function writeBefore(deadline: number, fd: number, buffer: Buffer): boolean {
   let rest = buffer
   while (rest.length > 0) {

@@ -1,6 +1,6 @@
 /** Reads frames: parses bytes into an object with a `type`, and validates it against its schema. */
 import type Type from 'typebox'
-import { compileLazily } from '../schema/compile-lazily.ts'
+import { compileLazily } from '../../base/compile-lazily.ts'
 import { listSchemaErrors } from '../schema/schema-errors.ts'
 import {
   CallsAlive,

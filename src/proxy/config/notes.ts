@@ -24,7 +24,10 @@ export function namesNoEngine({ engineUrls, engineKind }: ServeConfig | WorkerCo
   return engineUrls.length === 0 && engineKind === 'auto'
 }
 
-/** Returns notes about risks of the configuration: who has access, which engine serves, how long data is stored, and whether nodes reach each other. */
+/**
+ * Returns notes about risks of the configuration: who has access, which engine serves, how long data is stored, and
+ * whether nodes reach each other.
+ */
 export function listNotes(config: ServeConfig): string[] {
   const { host, db, adminKeys, agentKeySecrets, tlsCert, trustedProxies } = config
   const nodeHost = config.nodeUrl === undefined ? host : getHost(config.nodeUrl)

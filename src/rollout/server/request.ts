@@ -1,8 +1,8 @@
 /** The body of `POST /rollouts`; docs/rollouts.md describes it. Omitted fields default to the server's options. */
 import Type, { type Static } from 'typebox'
+import { compileLazily } from '../../base/compile-lazily.ts'
 import { ProxyError } from '../../base/errors.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../../protocol/json/json-weight.ts'
-import { compileLazily } from '../../protocol/schema/compile-lazily.ts'
 import { listSchemaErrors } from '../../protocol/schema/schema-errors.ts'
 import { omitUndefined, type RolloutSettings } from '../remote-agent-loop.ts'
 

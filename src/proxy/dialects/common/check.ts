@@ -1,8 +1,8 @@
 import Type, { type Static, type TObject, type TSchema } from 'typebox'
+import { compileLazily } from '../../../base/compile-lazily.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import { type RawNumber, readInteger } from '../../../protocol/canonical/number-texts.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { compileLazily } from '../../../protocol/schema/compile-lazily.ts'
 import { listSchemaErrors, type SchemaError } from '../../../protocol/schema/schema-errors.ts'
 
 /** Returns the schema of a field that may be absent or null, which clients use interchangeably. */

@@ -1,4 +1,5 @@
 /** Request fields without a canonical equivalent: additional fields of engines, and fields for features of vendors. */
+import { isObject } from './check.ts'
 import { toJsonText } from './json-text.ts'
 import type { Removal } from './volatile.ts'
 
@@ -72,4 +73,18 @@ export function toAnnotations(
     ...(removed.length > 0 && { removed_from_prompt: removed }),
     ...(droppedTools.length > 0 && { dropped_tools: droppedTools }),
   }
+}
+
+/**
+ * Returns the `chat_template_kwargs` of a request with `enable_thinking`, which chat templates of models with optional
+ * reasoning read; others ignore it. Arguments that the agent sends have precedence. Undefined: nothing is to be added;
+ * an invalid value is forwarded, so that the engine rejects it.
+ * @param thinks whether the agent switches thinking on or off; undefined: it leaves the choice to the model
+ */
+export function addThinkingSwitch(
+  { chat_template_kwargs: kwargs }: Readonly<Record<string, unknown>>,
+  thinks: boolean | undefined,
+): object | undefined {
+  if (thinks === undefined || (kwargs != null && !isObject(kwargs))) return undefined
+  return { enable_thinking: thinks, ...(kwargs as object | null | undefined) }
 }

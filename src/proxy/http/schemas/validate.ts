@@ -2,8 +2,8 @@
 import type { FastifySchemaCompiler } from 'fastify'
 import type { TSchema } from 'typebox'
 import { Value } from 'typebox/value'
+import { compileLazily } from '../../../base/compile-lazily.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import { compileLazily } from '../../../protocol/schema/compile-lazily.ts'
 import { listSchemaErrors, type SchemaError } from '../../../protocol/schema/schema-errors.ts'
 
 /**

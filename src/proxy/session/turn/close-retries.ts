@@ -36,7 +36,8 @@ export class CloseRetries {
 
   /**
    * Adds a turn that is open in the store, and retries periodically until the store has closed it. Retains the outcome
-   * without the response, which may be large: its agent received an error in place of its end. A turn beyond the maximum number stays open until the database is opened the next time.
+   * without the response, which may be large: its agent received an error in place of its end. A turn beyond the maximum
+   * number stays open until the database is opened the next time.
    */
   add(end: TurnEnd): void {
     if (this.#isStopped || this.#turns.size >= MAX_TURNS) return
