@@ -1,5 +1,7 @@
 /** Readers of bytes and frames: bodies of agents, responses of engines, frames of workers. */
 
+import { ProxyError } from '../../../src/base/errors.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import { parseKeepingNumbers, parseRequest } from '../../../src/protocol/canonical/number-texts.ts'
 import { parseEffortRejection } from '../../../src/protocol/canonical/reasoning-effort.ts'
 import { RequestReader } from '../../../src/protocol/canonical/request-reader.ts'
@@ -10,6 +12,7 @@ import { readIds, writeIds } from '../../../src/protocol/token-ids/token-ids-jso
 import * as frames from '../../../src/protocol/worker/frames.ts'
 import { createChunkFrame, parseChunk } from '../../../src/protocol/worker/response-frames.ts'
 import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token-ids.ts'
+import { readContextOverflow } from '../../../src/proxy/dialects/common/context-overflow.ts'
 import { ToolCallAssembler } from '../../../src/proxy/engines/clients/wire/add-message.ts'
 import { CompletionReader } from '../../../src/proxy/engines/clients/wire/completion-reader.ts'
 import { parseResponse } from '../../../src/proxy/engines/clients/wire/parse-response.ts'
@@ -295,6 +298,28 @@ export const WIRE_SUBJECTS: readonly Subject[] = [
       'efforts without an end': '"reasoning_effort":"high',
       efforts: 'effort low ',
     }),
+  },
+  {
+    name: 'the error of an engine whose context overflows',
+    covers: ['src/proxy/dialects/common/context-overflow.ts'],
+    cases: createUnitCases(
+      (text) => {
+        const message = `maximum context length is 1 ${text}`
+        const error = new ProxyError('engine_rejected', message)
+        return () => readContextOverflow(error)
+      },
+      { ...UNITS, digits: '1', numbers: '1 in the messages ' },
+    ),
+  },
+  {
+    name: 'a completion from its deltas',
+    covers: ['src/protocol/canonical/completion.ts'],
+    cases: {
+      'unknown fields': (n) => {
+        const deltas = times(n / 20, (index) => ({ type: 'delta' as const, extra: { [`field${index}`]: 1 } }))
+        return () => new CompletionBuilder().write(deltas)
+      },
+    },
   },
   {
     name: 'token ids as JSON',
