@@ -196,7 +196,6 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       ...getUnavailable(members),
       capabilities: listCapabilities(members),
       ...getDistinctTextIds(members),
-      ...getDistinctIdTexts(members),
       ...getWarning(members),
       load: waiting + slots.reduce((sum, slot) => sum + slot.inFlight, 0),
       models: this.#models.map(({ id, maxModelLen }) =>
@@ -271,17 +270,6 @@ function getDistinctTextIds(members: readonly BackendMember[]): Pick<WorkerStatu
     byIds.set(JSON.stringify([textIds, chatIds]), { name, models, ids: [...textIds], chat_ids })
   }
   return byIds.size === 0 ? {} : { text_ids: { text: TOKENIZER_TEXT, engines: [...byIds.values()] } }
-}
-
-/** Returns the texts of ids for the healthy engines that report those only, one entry per distinct value. */
-function getDistinctIdTexts(members: readonly BackendMember[]): Pick<WorkerStatus, 'id_texts'> {
-  const byTexts = new Map<string, NonNullable<WorkerStatus['id_texts']>[number]>()
-  for (const { healthy, name, models, idTexts } of members) {
-    if (!healthy || !idTexts) continue
-    const texts = idTexts.texts.map((text) => text ?? null)
-    byTexts.set(JSON.stringify(texts), { name, models, ids: [...idTexts.ids], texts })
-  }
-  return byTexts.size === 0 ? {} : { id_texts: [...byTexts.values()] }
 }
 
 /** Returns the warnings of all engines as one text. */

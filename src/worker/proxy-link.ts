@@ -172,7 +172,7 @@ export class ProxyLink {
 
   #hello(): WorkerHelloV2 {
     const { workerId, epoch, maxConcurrency, getStatus: status } = this.#options
-    const { capabilities, models, weight_version, healthy, unavailable, text_ids, id_texts } = status()
+    const { capabilities, models, weight_version, healthy, unavailable, text_ids } = status()
     return {
       type: 'worker_hello',
       worker_id: workerId,
@@ -184,7 +184,6 @@ export class ProxyLink {
       healthy,
       ...(unavailable && { unavailable }),
       ...(text_ids && { text_ids }),
-      ...(id_texts && { id_texts }),
       epoch,
       requests: [...this.#requests.keys()],
     }

@@ -81,16 +81,13 @@ export async function startCuttingEngine(options: CuttingEngineOptions): Promise
     return { ...sampled, ids: natural.slice(0, cut.after), end: cut.kind }
   }
   const paths = ['/v1/completions', '/generate']
-  /** Whether the request samples. Queries for texts of ids do not. */
-  const isGeneration = ({ path, body }: IncomingRequest) =>
-    paths.includes(path) && body.prompt_logprobs !== 0 && body.sampling_params?.max_new_tokens !== 0
   const server = await startScriptedServer(async (request, response) => {
-    if (!isGeneration(request)) return respondToOthers(kind, engine.version, request, response)
+    if (!paths.includes(request.path)) return respondToOthers(kind, engine.version, request, response)
     const sampling = sample(request.body)
     const write = kind === 'vllm' ? writeVllm : writeSglang
     await write(sampling, request.body, response)
   })
-  const generations = () => server.requests.filter(isGeneration)
+  const generations = () => server.requests.filter(({ path }) => paths.includes(path))
   const engine: CuttingEngine = { ...server, cuts: [], version: '1', generations, release: pause.resolve }
   return engine
 }

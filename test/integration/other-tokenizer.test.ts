@@ -93,26 +93,6 @@ t.test('an engine without /tokenize is checked by its texts of ids', async (t) =
   t.equal(readings.length, 1, 'requested once')
 })
 
-t.test('so is an engine without /tokenize behind a worker', async (t) => {
-  const wrong = await startOther(t, undefined, { idText: (id) => `text ${id}` })
-  const right = await startOther(t, undefined, { idText: (id) => tokenizer.decode([id]) })
-  const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', queueWaitMs: 100 })
-  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [right.url, wrong.url], workerId: 'mixed' })
-  const workers = () =>
-    until(async () => {
-      const { workers: members } = await proxy.get('/health')
-      return members.at(-1)?.models.length > 0 && members
-    })
-  const error =
-    /^http.*: the tokenizer of llama is not that of --tokenizer embedded: id \d+ reads "text \d+" here and ".*" there$/
-  t.match(await workers(), [{ name: 'mixed', healthy: false, tokenizer: 'other', error }])
-  const body = { model: 'llama', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 }
-  t.match(await proxy.post('/a/v1/chat/completions', body), { error: { code: 'no_worker' } })
-  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [right.url], workerId: 'right' })
-  await until(async () => (await workers()).at(-1).tokenizer === 'same')
-  t.ok((await proxy.post('/a/v1/chat/completions', body)).choices)
-})
-
 t.test(
   "a prompt that the engine's template renders differently is a warning in /health and in the log, also behind a worker",
   async (t) => {

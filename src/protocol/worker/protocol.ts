@@ -177,20 +177,6 @@ const TextIds = Type.Object({
   ),
 })
 
-/**
- * The texts of ids at the worker's engines that do not report the ids of a text; a proxy in token mode compares them
- * with those of its own tokenizer.
- */
-const IdTexts = Type.Array(
-  Type.Object({
-    name: Type.String(),
-    models: Type.Array(Type.String()),
-    ids: Type.Array(Type.Integer({ minimum: 0 })),
-    /** The text of each id; null: not reported. */
-    texts: Type.Array(nullable(Type.String())),
-  }),
-)
-
 /** The maximum length of a worker's warning about its engines, in characters. */
 export const MAX_WARNING_LENGTH = 2_000
 
@@ -207,7 +193,6 @@ export const WorkerHelloV2 = Type.Object({
   healthy: Type.Optional(Type.Boolean()),
   unavailable: Type.Optional(Unavailable),
   text_ids: Type.Optional(TextIds),
-  id_texts: Type.Optional(IdTexts),
   /**
    * Identifies one run of the worker's process; later runs have higher numbers. Milliseconds since 1970 are suitable.
    */
@@ -411,7 +396,6 @@ export const WorkerStatus = Type.Object({
   healthy: Type.Boolean(),
   unavailable: Type.Optional(Unavailable),
   text_ids: Type.Optional(TextIds),
-  id_texts: Type.Optional(IdTexts),
   /**
    * Replaces the hello's: `token_ids` and `images` depend on the engines, whose kind may be unknown before. Absent:
    * unchanged.

@@ -125,8 +125,6 @@ export class ConnectedWorker {
   healthy = true
   /** The token ids of a fixed text for each engine, by which tokenizers are compared. */
   textIds: WorkerStatus['text_ids']
-  /** The texts of ids for each engine that does not report {@link textIds}, by which tokenizers are compared, too. */
-  idTexts: WorkerStatus['id_texts']
   /**
    * The reason why its healthy engines receive no new requests, such as sleep or a pause; undefined: they receive them.
    */
@@ -221,7 +219,6 @@ export class ConnectedWorker {
     this.healthy = hello.healthy ?? true
     this.unavailable = hello.unavailable
     this.textIds = hello.text_ids
-    this.idTexts = hello.id_texts
     const reported = new Set(hello.requests)
     const resumed = [...this.#requests].filter(([requestId]) => reported.has(requestId))
     this.#send(this.#ackV2(resumed))
@@ -430,7 +427,6 @@ export class ConnectedWorker {
     this.healthy = frame.healthy
     this.unavailable = frame.unavailable
     this.textIds = frame.text_ids
-    this.idTexts = frame.id_texts
     this.warning = frame.warning
     if (frame.capabilities !== undefined)
       this.identity = { ...this.identity, capabilities: filterCapabilities(frame.capabilities) }

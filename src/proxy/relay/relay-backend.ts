@@ -20,7 +20,6 @@ import {
   type ExpectedTokenizer,
   judgeTokenizer,
   TOKENIZER_TEXT,
-  type TokenizerReply,
   type TokenizerVerdict,
 } from '../engines/port/expected-tokenizer.ts'
 import type { MemberRegistry, RegistryEntry } from '../engines/port/registry.ts'
@@ -321,48 +320,34 @@ interface TokenizerJudgement {
  * @returns undefined in chat mode
  */
 function judgeTokenizers(
-  worker: ConnectedWorker,
+  { textIds }: ConnectedWorker,
   expected: ExpectedTokenizer | undefined,
 ): TokenizerJudgement | undefined {
   if (expected === undefined) return undefined
-  const engines = listTokenizerReplies(worker)
-  const verdicts = engines.map((engine) => judgeTokenizer(expected, engine))
+  const engines = textIds?.text === TOKENIZER_TEXT ? textIds.engines : []
+  const verdicts = engines.map((engine) => judgeTokenizer(expected, { textIds: engine.ids }))
   const other = engines[verdicts.indexOf('other')]
   if (other !== undefined) {
-    const error = describeTokenizerMismatch('other', expected, other)
+    const models = other.models.map((id) => ({ id }))
+    const error = describeTokenizerMismatch('other', expected, { models, textIds: other.ids })
     return { tokenizer: 'other', error: `${other.name}: ${error}` }
   }
   return { tokenizer: verdicts.find((verdict) => verdict === 'split') ?? verdicts[0] ?? 'unknown' }
-}
-
-/** Returns what the worker reports of the tokenizers of its engines, one entry for each that differs. */
-function listTokenizerReplies({ textIds, idTexts = [] }: ConnectedWorker) {
-  const toModels = (models: readonly string[]) => models.map((id) => ({ id }))
-  const byIds = (textIds?.text === TOKENIZER_TEXT ? textIds.engines : []).map(
-    ({ name, models, ids, chat_ids: chatIds = {} }) => ({
-      ...{ name, models: toModels(models) },
-      ...({ textIds: ids, chatIds } satisfies TokenizerReply),
-    }),
-  )
-  const byTexts = idTexts.map(({ name, models, ids, texts }) => ({
-    ...{ name, models: toModels(models) },
-    ...({ idTexts: { ids, texts: texts.map((text) => text ?? undefined) } } satisfies TokenizerReply),
-  }))
-  return [...byIds, ...byTexts]
 }
 
 /**
  * Formats the warning that the worker reports and the differences between its engines' prompts and the expected ones.
  */
 function describeWarning(
-  worker: ConnectedWorker,
+  { warning, textIds }: ConnectedWorker,
   expected: ExpectedTokenizer | undefined,
 ): string | undefined {
-  const prompts = listTokenizerReplies(worker).flatMap((engine) => {
-    const other = expected && describePromptMismatch(expected, engine)
-    return other === undefined ? [] : [`${engine.name}: ${other}`]
+  const engines = expected && textIds?.text === TOKENIZER_TEXT ? textIds.engines : []
+  const prompts = engines.flatMap(({ name, chat_ids: chatIds = {} }) => {
+    const other = describePromptMismatch(expected!, { chatIds })
+    return other === undefined ? [] : [`${name}: ${other}`]
   })
-  return [worker.warning, ...prompts].filter((text) => text !== undefined).join('; ') || undefined
+  return [warning, ...prompts].filter((text) => text !== undefined).join('; ') || undefined
 }
 
 function toBackendMember(

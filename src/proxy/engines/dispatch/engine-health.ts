@@ -10,6 +10,7 @@ import {
   describeTokenizerMismatch,
   type ExpectedTokenizer,
   judgeTokenizer,
+  TOKENIZER_TEXT,
   type TokenizerVerdict,
 } from '../port/expected-tokenizer.ts'
 
@@ -21,8 +22,8 @@ export interface EngineHealthWatchOptions {
   /** Token mode: the expected tokenizer. An engine with another tokenizer receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
   /**
-   * Whether to query the engine's tokenizer although none is expected: a worker reports the reply to its proxy, which
-   * compares it.
+   * Whether to request the engine's ids of {@link TOKENIZER_TEXT} although no tokenizer is expected: a worker reports
+   * them to its proxy, which compares them.
    */
   reportsTextIds?: boolean | undefined
   /** Called after each check, and when a request finds the engine unreachable. */
@@ -62,10 +63,8 @@ const CHECK_TIMEOUT_MS = 5_000
 export class EngineHealthWatch {
   /** Token mode: the result of the tokenizer comparison. */
   tokenizer: TokenizerVerdict | undefined
-  /** The engine's ids of `TOKENIZER_TEXT`, if requested and reported. */
+  /** The engine's ids of {@link TOKENIZER_TEXT}, if requested and reported. */
   textIds: readonly number[] | undefined
-  /** The engine's texts of ids, if requested because it does not report {@link textIds}, and reported. */
-  idTexts: EngineHealth['idTexts']
   /** The engine's prompt ids of the compared chats, if requested and reported. */
   chatIds: EngineHealth['chatIds']
   /** The reason why prompts of this healthy engine may be wrong. */
@@ -185,7 +184,11 @@ export class EngineHealthWatch {
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
       const { client, tokenizer, reportsTextIds } = this.#options
-      const question = tokenizer || reportsTextIds ? createTokenizerQuery(tokenizer) : undefined
+      const question = tokenizer
+        ? createTokenizerQuery(tokenizer)
+        : reportsTextIds
+          ? { text: TOKENIZER_TEXT, chats: true }
+          : undefined
       const { weightVersion, ...health } = await client.checkHealth(signal, question)
       const isCurrent = forgotten === this.timesForgotten
       this.#applyHealth({ ...health, weightVersion: isCurrent ? weightVersion : undefined })
@@ -207,7 +210,6 @@ export class EngineHealthWatch {
     if (this.#state === 'closed') return
     const { models, weightVersion, unavailable } = health
     this.textIds = health.textIds
-    this.idTexts = health.idTexts
     this.chatIds = health.chatIds
     this.error = this.#compareTokenizers(health)
     this.models = models

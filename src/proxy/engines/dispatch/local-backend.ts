@@ -32,7 +32,7 @@ export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'cr
   healthIntervalMs?: number
   /** Token mode: the expected tokenizer. An engine with another tokenizer receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
-  /** Whether members report the ids or texts by which the proxy compares tokenizers. */
+  /** Whether members report the ids by which the proxy compares tokenizers. */
   reportsTextIds?: boolean
   /**
    * Whether to replace reasoning efforts that an engine rejects. A worker's backend does not, because its proxy
@@ -224,8 +224,7 @@ class EngineBackend implements LocalBackend {
       moves,
       members: members.map(({ id, inFlight, maxConcurrency: capacity }) => {
         const { client, watch } = this.#engine(id)
-        const { healthy, unavailable, models, weightVersion, error, tokenizer } = watch
-        const { textIds, idTexts, chatIds } = watch
+        const { healthy, unavailable, models, weightVersion, error, tokenizer, textIds, chatIds } = watch
         const warnings = [client.warning, watch.warning].filter((text) => text !== undefined)
         return {
           name: id,
@@ -243,7 +242,6 @@ class EngineBackend implements LocalBackend {
           warning: warnings.join('; ') || undefined,
           tokenizer,
           ...(textIds && !tokenizer && { textIds, chatIds }),
-          ...(idTexts && !tokenizer && { idTexts }),
         }
       }),
     }

@@ -26,8 +26,6 @@ export interface BackendMember {
   tokenizer?: TokenizerVerdict | undefined
   /** Set by a worker's backend: the engine's ids of `TOKENIZER_TEXT`, by which the proxy compares tokenizers. */
   textIds?: readonly number[]
-  /** Set by a worker's backend: the texts of `COMPARED_IDS` at an engine that does not report `textIds`. */
-  idTexts?: TokenizerReply['idTexts']
   /** Set by a worker's backend: the prompt ids of `COMPARED_CHATS`, by which the proxy compares templates. */
   chatIds?: TokenizerReply['chatIds'] | undefined
   /** The number of requests in flight. */

@@ -13,13 +13,6 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 export const TOKENIZER_TEXT =
   'The quick brown fox: 1234567890, 3.14159\n\tdef f(x):  return x**2\n\nÀ Zürich, naïve façade; Привет, мир; 你好,世界; こんにちは; 안녕하세요; مرحبا بالعالم; नमस्ते 🙂👍'
 
-/**
- * The ids whose texts a worker requests from an engine that does not report its ids of {@link TOKENIZER_TEXT}, since it
- * does not know its proxy's tokenizer. They are above the special tokens of Mistral's tokenizers, which end at 999, and
- * below 32,000, the smallest common size of a vocabulary: engines reject an id outside of theirs.
- */
-export const COMPARED_IDS: readonly number[] = Array.from({ length: 31 }, (_, index) => 997 * (index + 2))
-
 const MESSAGES = [{ role: 'user' as const, content: 'Say hello.' }]
 /**
  * The tool of a test chat, because engines render tools differently: SGLang's chat route adds fields that the agent
@@ -53,8 +46,8 @@ export interface TokenizerQuery {
 export interface TokenizerReply {
   /** The engine's ids of the query's text. */
   textIds?: readonly number[]
-  /** The query's ids with the engine's text of each; undefined for an id that it does not report. */
-  idTexts?: { ids: readonly number[]; texts: readonly (string | undefined)[] }
+  /** The engine's text of each id in the query; undefined for an id that it does not report. */
+  idTexts?: readonly (string | undefined)[]
   /** The ids of the prompts that the engine's template renders, by name of the chat in {@link COMPARED_CHATS}. */
   chatIds?: Readonly<Record<string, readonly number[]>>
 }
@@ -70,9 +63,8 @@ export interface ExpectedTokenizer {
   decode(ids: readonly number[]): string
 }
 
-/** Creates the query of a proxy with an expected tokenizer, or that of a worker, which has none. */
-export function createTokenizerQuery(expected?: Pick<ExpectedTokenizer, 'ids'>): TokenizerQuery {
-  return { text: TOKENIZER_TEXT, ids: expected?.ids ?? COMPARED_IDS, chats: true }
+export function createTokenizerQuery({ ids }: Pick<ExpectedTokenizer, 'ids'>): TokenizerQuery {
+  return { text: TOKENIZER_TEXT, ids, chats: true }
 }
 
 /**
@@ -90,7 +82,7 @@ export function judgeTokenizer(
   const { ids, decode } = expected
   const theirs = textIds && dropBosToken(textIds, ids)
   if (theirs === undefined) {
-    if (!idTexts?.texts.some((text) => text !== undefined)) return 'unknown'
+    if (!idTexts?.some((text) => text !== undefined)) return 'unknown'
     return findOtherText(expected, idTexts) === -1 ? 'same' : 'other'
   }
   if (theirs.length === ids.length && theirs.every((id, index) => id === ids[index])) return 'same'
@@ -101,15 +93,14 @@ export function judgeTokenizer(
 export function describeTokenizerMismatch(
   verdict: 'split' | 'other',
   expected: ExpectedTokenizer,
-  { models, textIds, idTexts }: TokenizerReply & { models: readonly { id: string }[] },
+  { models, textIds, idTexts = [] }: TokenizerReply & { models: readonly { id: string }[] },
 ): string {
   const { name, ids, decode } = expected
   const model = models[0]?.id ?? 'its model'
   if (textIds === undefined) {
-    const index = findOtherText(expected, idTexts!)
-    const id = idTexts!.ids[index]!
-    const texts = `${JSON.stringify(idTexts!.texts[index])} here and ${JSON.stringify(decode([id]))} there`
-    return `the tokenizer of ${model} is not that of --tokenizer ${name}: id ${id} reads ${texts}`
+    const index = findOtherText(expected, idTexts)
+    const texts = `${JSON.stringify(idTexts[index])} here and ${JSON.stringify(decode([ids[index]!]))} there`
+    return `the tokenizer of ${model} is not that of --tokenizer ${name}: id ${ids[index]} reads ${texts}`
   }
   const theirs = dropBosToken(textIds, ids)
   const i = findFirstDifference(ids, theirs)!
@@ -144,10 +135,7 @@ export function describePromptMismatch(
  * Returns the index of the first id with different texts, or -1. Skips incomplete characters, which servers display in
  * their own way, and ignores white space at both ends, which depends on the decoder.
  */
-function findOtherText(
-  { decode }: ExpectedTokenizer,
-  { ids, texts }: NonNullable<TokenizerReply['idTexts']>,
-): number {
+function findOtherText({ ids, decode }: ExpectedTokenizer, texts: readonly (string | undefined)[]): number {
   return ids.findIndex((id, index) => {
     const [own, theirs] = [decode([id]), texts[index]]
     if (theirs === undefined || own.includes('\uFFFD')) return false

@@ -92,8 +92,8 @@ export class RemoteTokenizer {
     try {
       const { path, buildBody, readTexts } = this.#detokenize
       const either = AbortSignal.any([signal, limit])
-      const texts = readTexts(await this.#post(path, either, buildBody(ids, model)), ids)
-      return texts === undefined ? {} : { idTexts: { ids, texts } }
+      const idTexts = readTexts(await this.#post(path, either, buildBody(ids, model)), ids)
+      return idTexts === undefined ? {} : { idTexts }
     } catch (thrown) {
       if (!limit.aborted || signal.aborted) throw thrown
       this.#failure = 'timeout'

@@ -60,8 +60,7 @@ t.test('a server that lacks the routes is queried once, until it was unreachable
 
 t.test('a server that always fails is queried three times, until it was unreachable', async (t) => {
   const { ask, server, tokenizer } = setUp((path) => (path === '/texts' ? { texts: ['a'] } : UNAVAILABLE))
-  for (let query = 0; query < 5; query += 1)
-    t.strictSame(await ask(), { idTexts: { ids: [1], texts: ['a'] } })
+  for (let query = 0; query < 5; query += 1) t.strictSame(await ask(), { idTexts: ['a'] })
   t.equal(server.queries, 6)
   tokenizer.forget()
   await ask()
