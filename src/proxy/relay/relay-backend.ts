@@ -144,7 +144,8 @@ export class RelayBackend implements Backend, MemberRegistry {
   async listModels(): Promise<EngineModel[]> {
     const models = new Map<string, EngineModel>()
     for (const worker of this.#registry.listConnected()) {
-      const isServing = worker.state === 'serving' && findFault(worker, this.#tokenizer) === undefined
+      const fault = findFault(worker, judgeTokenizers(worker, this.#tokenizer))
+      const isServing = worker.state === 'serving' && fault === undefined
       for (const model of isServing ? worker.models : []) {
         if (!models.has(model.id)) models.set(model.id, model)
       }
@@ -279,7 +280,7 @@ function findMissingAbilities({ identity: { version, capabilities } }: Connected
 
 function toRegistryEntry(worker: ConnectedWorker, expected: ExpectedTokenizer | undefined): RegistryEntry {
   const { workerId, version, maxConcurrency } = worker.identity
-  const error = findFault(worker, expected)
+  const error = findFault(worker, judgeTokenizers(worker, expected))
   return {
     id: workerId,
     kind: 'worker',
@@ -300,9 +301,8 @@ function toRegistryEntry(worker: ConnectedWorker, expected: ExpectedTokenizer | 
 }
 
 /** Returns the reason why a worker receives no requests; undefined if it is healthy. */
-function findFault(worker: ConnectedWorker, expected: ExpectedTokenizer | undefined): string | undefined {
-  const { error } = judgeTokenizers(worker, expected) ?? {}
-  if (error !== undefined) return error
+function findFault(worker: ConnectedWorker, tokenizers: TokenizerJudgement | undefined): string | undefined {
+  if (tokenizers?.error !== undefined) return tokenizers.error
   if (!worker.isConnected) return 'its connection is lost'
   return worker.healthy ? undefined : NO_HEALTHY_ENGINE
 }
@@ -356,14 +356,15 @@ function toBackendMember(
   expected: ExpectedTokenizer | undefined,
 ): BackendMember {
   const { identity, weightVersion } = worker
-  const error = findFault(worker, expected)
+  const tokenizers = judgeTokenizers(worker, expected)
+  const error = findFault(worker, tokenizers)
   return {
     name: identity.workerId,
     kind: 'worker',
     healthy: error === undefined,
     unavailable: worker.unavailable,
     connected: worker.isConnected,
-    tokenizer: judgeTokenizers(worker, expected)?.tokenizer,
+    tokenizer: tokenizers?.tokenizer,
     inFlight,
     capacity: identity.maxConcurrency,
     models: worker.models.map((model) => model.id),

@@ -37,8 +37,8 @@ const spawnWorker = createThreadSpawner({
 })
 
 /**
- * The time for which a thread that is to end may wait for the database. A commit has no time limit of its own, but no
- * command is acknowledged before it is committed, so none of those that are lost was acknowledged.
+ * The time for which a closing thread may wait for the database. A commit itself has no time limit. No acknowledged
+ * command is lost, because the store acknowledges a command only after its commit.
  */
 const CLOSE_TIMEOUT_MS = 10_000
 
