@@ -48,11 +48,14 @@ interface WaitingJob<Job, Reply> {
 /** The number of short jobs that may precede a waiting long one. */
 const MAX_SHORT_IN_A_ROW = 64
 
-/**
- * The time limit for starting Python and compiling the template, which take seconds without a snapshot on a busy
- * machine.
- */
+/** The time limit for starting Python, which takes seconds without a snapshot on a busy machine. */
 const START_LIMIT_MS = 120_000
+
+/**
+ * The time limit for compiling and probing the template, in time limits of a job. It takes many times as long as a job,
+ * at the start of the process, when the machine is busiest.
+ */
+const OPEN_LIMIT_JOBS = 6
 
 /**
  * A queue of jobs, and the thread or process that runs them. The thread is started for the first job and replaced after
@@ -123,17 +126,17 @@ export class PythonThread<Job, Reply> {
   #spawn(): void {
     const worker = this.#start()
     if (worker === undefined) return
-    const { name } = this.#options
+    const { name, limits } = this.#options
     this.#worker = worker
     let works: 'nothing' | 'python' | 'template' = 'nothing'
     worker.on('message', (message) => {
       if (this.#worker !== worker) return
       const reply = message as ThreadProgress | ThreadReply<Reply>
-      clearTimeout(this.#timer)
+      this.#stopTimer()
       if ('works' in reply) {
         works = reply.works
         if (works === 'template') this.#send(worker, this.#current!)
-        else this.#limitJob()
+        else this.#limitTime(OPEN_LIMIT_JOBS * limits.timeLimitMs)
       } else if (works === 'template') this.#settle(reply)
       else
         this.#failCurrent('error' in reply ? fromThreadError(reply.error) : this.#createStartError(undefined))
@@ -168,14 +171,11 @@ export class PythonThread<Job, Reply> {
   #send(worker: PythonHost, { job }: WaitingJob<Job, Reply>): void {
     worker.ref()
     worker.postMessage(job)
-    this.#limitJob()
+    this.#limitTime(this.#options.limits.timeLimitMs)
   }
 
-  #limitJob(): void {
-    const { limits, createLimitError } = this.#options
-    this.#limit(limits.timeLimitMs, () =>
-      createLimitError(`it takes more than ${limits.timeLimitMs / 1000} s`),
-    )
+  #limitTime(timeMs: number): void {
+    this.#limit(timeMs, () => this.#options.createLimitError(`it takes more than ${timeMs / 1000} s`))
   }
 
   #settle(reply: ThreadReply<Reply>): void {
@@ -191,9 +191,21 @@ export class PythonThread<Job, Reply> {
     this.#next()
   }
 
-  #limit(timeMs: number, error: () => ProxyError): void {
-    this.#timer = setTimeout(() => this.#failCurrent(error()), timeMs)
-    this.#timer.unref()
+  /** Fails the current job after this time, unless a message has arrived. */
+  #limit(timeMs: number, createError: () => ProxyError): void {
+    const timer = setTimeout(() => {
+      // If the event loop was blocked, timers run before it reads the messages that arrived meanwhile.
+      setImmediate(() => {
+        if (this.#timer === timer) this.#failCurrent(createError())
+      })
+    }, timeMs)
+    timer.unref()
+    this.#timer = timer
+  }
+
+  #stopTimer(): void {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
   }
 
   /** Fails the current job and terminates the thread. Queued jobs run on a new thread. */
@@ -205,7 +217,7 @@ export class PythonThread<Job, Reply> {
   }
 
   #releaseHost(): PythonHost | undefined {
-    clearTimeout(this.#timer)
+    this.#stopTimer()
     const worker = this.#worker
     this.#worker = undefined
     this.#current = undefined
