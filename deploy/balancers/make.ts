@@ -187,14 +187,22 @@ ${LUA}
                   idle_timeout: ${SILENCE_S}s
                   # Requests without an id go to any node.
                   hash_policy: [{ header: { header_name: x-llm-proxy-session } }]
-                  retry_policy: { retry_on: connect-failure, num_retries: 3 }
+                  # A failed connection is retried at another node; a request that was sent is never repeated.
+                  retry_policy:
+                    retry_on: connect-failure
+                    num_retries: 3
+                    host_selection_retry_max_attempts: 5
+                    retry_host_predicate:
+                    - name: envoy.retry_host_predicates.previous_hosts
+                      typed_config:
+                        "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate
   clusters:
   - name: nodes
     type: STRICT_DNS
     connect_timeout: 5s
     lb_policy: RING_HASH
     health_checks:
-    - { timeout: 2s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1, http_health_check: { path: /health } }
+    - { timeout: 2s, interval: 1s, unhealthy_threshold: 3, healthy_threshold: 1, http_health_check: { path: /health } }
     load_assignment:
       cluster_name: nodes
       endpoints:

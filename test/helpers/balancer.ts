@@ -49,8 +49,10 @@ export async function startBalancer(
   const program = findProgram(kind)
   if (program === undefined) throw new Error(`${kind} is not installed`)
   const port = await freePort()
+  const adminPort = kind === 'envoy' ? await freePort() : undefined
+  const admin = adminPort === undefined ? '' : `admin: { address: ${toEnvoyAddress(adminPort)} }\n`
   const file = join(folder, kind === 'envoy' ? 'envoy.yaml' : `${kind}.conf`)
-  writeFileSync(file, edit(BALANCERS[kind]({ listen: `127.0.0.1:${port}`, nodes })))
+  writeFileSync(file, edit(BALANCERS[kind]({ listen: `127.0.0.1:${port}`, nodes })) + admin)
   const child = run(kind, program, file, folder)
   let output = ''
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (bytes) => (output += bytes))
@@ -59,9 +61,11 @@ export async function startBalancer(
     child.kill('SIGTERM')
     await once(child, 'exit')
   })
-  await until(() => {
+  await until(async () => {
     if (child.exitCode !== null) throw new Error(`${kind} exited: ${output}`)
-    return isListening(port)
+    if (!(await isListening(port))) return false
+    // A node whose first health check fails would receive its sessions only later.
+    return adminPort === undefined || (await countHealthyNodes(adminPort)) === nodes.length
   })
   return `http://127.0.0.1:${port}`
 }
@@ -73,6 +77,16 @@ function run(kind: BalancerKind, program: string, file: string, folder: string):
     envoy: ['-c', file, '--use-dynamic-base-id', '--log-level', 'warn', '--concurrency', '1'],
   }
   return startChild(program, args[kind])
+}
+
+function toEnvoyAddress(port: number): string {
+  return `{ socket_address: { address: 127.0.0.1, port_value: ${port} } }`
+}
+
+/** Returns the number of nodes whose health checks succeed. @param port of Envoy's admin interface */
+async function countHealthyNodes(port: number): Promise<number> {
+  const text = await (await fetch(`http://127.0.0.1:${port}/clusters`)).text()
+  return text.match(/::health_flags::healthy$/gm)?.length ?? 0
 }
 
 function isListening(port: number): Promise<boolean> {

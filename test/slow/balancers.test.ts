@@ -7,18 +7,25 @@ import { BALANCERS } from '../../deploy/balancers/make.ts'
 import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { type BalancerKind, findProgram, PACKAGES, startBalancer } from '../helpers/balancer.ts'
 
+interface NamedNode {
+  name: string
+  address: string
+  stop(): void
+}
+
 /** Starts a server that responds with its name and the request's path. */
-async function startNamed(t: Test, name: string): Promise<string> {
+async function startNamed(t: Test, name: string): Promise<NamedNode> {
   const server = createServer((request, response) => {
     request.resume()
     request.on('end', () => response.end(JSON.stringify({ name, url: request.url })))
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
-  t.teardown(() => {
+  const stop = () => {
     server.closeAllConnections()
     server.close()
-  })
-  return `127.0.0.1:${(server.address() as AddressInfo).port}`
+  }
+  t.teardown(stop)
+  return { name, address: `127.0.0.1:${(server.address() as AddressInfo).port}`, stop }
 }
 
 /** Sends the path verbatim; `fetch` would normalize it. */
@@ -45,9 +52,9 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
     `${kind} sends the requests of a session unchanged to one node, and others to all`,
     { skip },
     async (t) => {
-      const nodes: string[] = []
-      for (let number = 1; number <= 4; number += 1) nodes.push(await startNamed(t, `node ${number}`))
-      const url = await startBalancer(t, kind, nodes, t.testdir({}))
+      const nodes = await Promise.all([1, 2, 3, 4].map((number) => startNamed(t, `node ${number}`)))
+      const addresses = nodes.map(({ address }) => address)
+      const url = await startBalancer(t, kind, addresses, t.testdir({}))
       const used = new Set<string>()
       for (const id of IDS) {
         const encoded = encodeURIComponent(id)
@@ -80,6 +87,9 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
           others.add((await sendRequest(url, path)).name)
       }
       t.ok(others.size > 1, 'requests without a session go to several nodes')
+      nodes.find(({ name }) => name === byPath)!.stop()
+      const { name: next } = await sendRequest(url, '/rollout-1/v1/messages')
+      t.not(next, byPath, 'if a connection fails, the request goes to another node')
     },
   )
 }
