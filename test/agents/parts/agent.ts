@@ -7,8 +7,8 @@ import { type FinishedProgram, type Program, runProgram } from './programs.ts'
 import { type RigOptions, startRig } from './rig.ts'
 import type { RecordedSession } from './session-checks.ts'
 
-/** Sufficient on a busy machine; an agent takes seconds. */
-const AGENT_MS = 90_000
+/** The time limit of an agent, which only ends a hanging one. On a busy machine, OpenClaw takes 80 s. */
+const AGENT_MS = 300_000
 
 const SESSION = 'rollout'
 
