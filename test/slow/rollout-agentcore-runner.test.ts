@@ -226,8 +226,20 @@ t.test('an agent that takes too long has timed out, and is stopped', async (t) =
   t.strictSame(rig.front.stopped, rig.front.started)
 })
 
+t.test('a session whose start still waits at the timeout is not created', async (t) => {
+  // The second start waits for a second.
+  const options = { timeLimitMs: 200, tps: 1 }
+  const rig = await startRig(t, (id) => getState(id, { status: 'in_progress' }), options)
+  const runs = [1, 2].map(() => rig.runner.run(createAgentTask(), NEVER))
+  checkOutcome(t, (await Promise.all(runs))[1]!, outcome('timeout', /its session was not started/))
+  await rig.runner.close()
+  t.ok(rig.front.started.length < 2)
+  t.strictSame(rig.front.stopped, rig.front.started)
+})
+
 t.test('a result that is available at the timeout counts', async (t) => {
-  const rig = await startRig(t, createContainer({ result: { reward: 1 } }), { timeLimitMs: 200 })
+  // The first poll would come after a second.
+  const rig = await startRig(t, createContainer({ result: { reward: 1 } }), { timeLimitMs: 900 })
   t.match(await rig.runner.run(createAgentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
 })
 

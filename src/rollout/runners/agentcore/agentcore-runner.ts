@@ -136,9 +136,12 @@ export class AgentCoreRunner implements AgentRunner {
 
   /** Checks a last time for a result, and otherwise returns the result of a session that exceeded its time limit. */
   async #createTimeoutResult(session: AgentCoreSession): Promise<AgentResult> {
-    const late = await this.#results.checkOnce(session).catch(() => undefined)
-    const seconds = this.#timeLimitMs / 1000
-    const error = `no result within ${seconds} s: the agent is still running, or AgentCore ended its session`
+    // A poll of a session that was not started would create it.
+    const late = session.mayExist ? await this.#results.checkOnce(session).catch(() => undefined) : undefined
+    const cause = session.mayExist
+      ? 'the agent is still running, or AgentCore ended its session'
+      : 'its session was not started'
+    const error = `no result within ${this.#timeLimitMs / 1000} s: ${cause}`
     return late ?? { status: 'timeout', rewards: {}, error }
   }
 
