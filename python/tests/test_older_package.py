@@ -25,10 +25,12 @@ VERL_TESTS = ["tests/test_worker.py", "tests/test_agent_loop.py"]
 #: Both directions, and two earlier versions, are tested with FULL=1.
 IS_FULL = os.environ.get("FULL") == "1"
 only_full = pytest.mark.skipif(not IS_FULL, reason="runs with FULL=1")
-#: It compares the text of a warning, which differs between versions. Earlier versions have it under its former name.
+#: The first two, of which one is the former name, compare the text of a warning, which differs between versions. The
+#: third needs a proxy that records an unknown step as unknown; earlier ones record the step of an earlier turn.
 DESELECTED = (
     "not test_an_agent_that_makes_no_call_gives_a_row"
     " and not test_an_agent_without_requests_results_in_a_masked_row"
+    " and not test_a_row_of_unknown_steps"
 )
 
 
