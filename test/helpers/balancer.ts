@@ -50,7 +50,10 @@ export async function startBalancer(
   if (program === undefined) throw new Error(`${kind} is not installed`)
   const port = await freePort()
   const adminPort = kind === 'envoy' ? await freePort() : undefined
-  const admin = adminPort === undefined ? '' : `admin: { address: ${toEnvoyAddress(adminPort)} }\n`
+  const admin =
+    adminPort === undefined
+      ? ''
+      : `admin: { address: { socket_address: { address: 127.0.0.1, port_value: ${adminPort} } } }\n`
   const file = join(folder, kind === 'envoy' ? 'envoy.yaml' : `${kind}.conf`)
   writeFileSync(file, edit(BALANCERS[kind]({ listen: `127.0.0.1:${port}`, nodes })) + admin)
   const child = run(kind, program, file, folder)
@@ -77,10 +80,6 @@ function run(kind: BalancerKind, program: string, file: string, folder: string):
     envoy: ['-c', file, '--use-dynamic-base-id', '--log-level', 'warn', '--concurrency', '1'],
   }
   return startChild(program, args[kind])
-}
-
-function toEnvoyAddress(port: number): string {
-  return `{ socket_address: { address: 127.0.0.1, port_value: ${port} } }`
 }
 
 /** Returns the number of nodes whose health checks succeed. @param port of Envoy's admin interface */

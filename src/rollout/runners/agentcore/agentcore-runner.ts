@@ -136,13 +136,14 @@ export class AgentCoreRunner implements AgentRunner {
 
   /** Checks a last time for a result, and otherwise returns the result of a session that exceeded its time limit. */
   async #createTimeoutResult(session: AgentCoreSession): Promise<AgentResult> {
+    const createResult = (cause: string): AgentResult => {
+      const error = `no result within ${this.#timeLimitMs / 1000} s: ${cause}`
+      return { status: 'timeout', rewards: {}, error }
+    }
     // A poll of a session that was not started would create it.
-    const late = session.mayExist ? await this.#results.checkOnce(session).catch(() => undefined) : undefined
-    const cause = session.mayExist
-      ? 'the agent is still running, or AgentCore ended its session'
-      : 'its session was not started'
-    const error = `no result within ${this.#timeLimitMs / 1000} s: ${cause}`
-    return late ?? { status: 'timeout', rewards: {}, error }
+    if (!session.mayExist) return createResult('its session was not started')
+    const late = await this.#results.checkOnce(session).catch(() => undefined)
+    return late ?? createResult('the agent is still running, or AgentCore ended its session')
   }
 
   /** Returns the ledger. The first invocation prepares the runner, as does the first one after a failure. */
