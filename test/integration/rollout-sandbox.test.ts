@@ -9,6 +9,7 @@ import { CommandRunner, type CommandRunnerOptions } from '../../src/rollout/runn
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
 import { openSandbox } from '../../src/rollout/runners/sandbox.ts'
 import { createAgentTask } from '../helpers/agent-task.ts'
+import { until } from '../helpers/until.ts'
 
 const NEVER = new AbortController().signal
 const { missing } = openSandbox({ mode: 'auto' })
@@ -139,9 +140,16 @@ t.test('a verifier that bubblewrap could not start gave no verdict', needsSandbo
 })
 
 t.test('an agent may finish its work after SIGTERM', needsSandbox, async (t) => {
-  const command = 'trap "echo saved; exit 0" TERM; echo begun; while :; do sleep 0.05; done'
-  const result = await run({ command, timeLimitMs: 500, graceMs: 60_000 })
-  t.match(result, { status: 'timeout', output: /saved\n$/ })
+  const workDir = t.testdir()
+  const work = join(workDir, 'trial-1', 'work')
+  const command = 'trap "echo saved > saved; exit 0" TERM; echo > begun; while :; do sleep 0.05; done'
+  const runner = new CommandRunner({ sandbox: { mode: 'bwrap' }, command, workDir, graceMs: 60_000 })
+  const stop = new AbortController()
+  const ended = runner.run(createAgentTask({}), stop.signal)
+  await until(() => existsSync(join(work, 'begun')))
+  stop.abort(new Error('stopped'))
+  await t.rejects(ended, { message: 'stopped' })
+  t.equal(readFileSync(join(work, 'saved'), 'utf8'), 'saved\n')
 })
 
 t.test(

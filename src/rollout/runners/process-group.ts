@@ -19,7 +19,7 @@ export interface ProcessGroupOptions {
   outputLimitBytes?: number
   /**
    * Whether the command is a sandbox that reports on file descriptor 3 whether the program ran (bubblewrap's
-   * `--json-status-fd 3`).
+   * `--json-status-fd 3`), and on file descriptor 4, by any output, that the program receives signals from now on.
    */
   sandboxed?: boolean
 }
@@ -70,25 +70,26 @@ export async function runGroup(
   const { cwd, env, timeLimitMs, graceMs, stopSignal = 'SIGTERM', sandboxed = false } = options
   signal.throwIfAborted()
   const [program, ...args] = typeof command === 'string' ? ['/bin/sh', '-c', command] : command
-  const stdio = ['ignore', 'pipe', 'pipe', sandboxed ? 'pipe' : 'ignore'] as const
+  const stdio = ['ignore', 'pipe', 'pipe', ...(sandboxed ? (['pipe', 'pipe'] as const) : [])] as const
   const child = spawn(program!, args, { cwd, env, detached: true, stdio: [...stdio] })
   const [tail, status] = [
     new OutputTail(options.outputLimitBytes ?? OUTPUT_LIMIT_BYTES),
     new OutputTail(STATUS_LIMIT_BYTES),
   ]
   // A process that was not started for lack of file descriptors has no streams; its error event follows.
-  const [, stdout, stderr, sandbox] = (child.stdio ?? []) as (Readable | null)[]
+  const [, stdout, stderr, sandbox, start] = (child.stdio ?? []) as (Readable | null)[]
   for (const stream of [stdout, stderr]) stream?.on('data', (chunk: Buffer) => tail.add(chunk))
   sandbox?.on('data', (chunk: Buffer) => status.add(chunk))
   const closed = new Promise<void>((resolve) => child.once('close', () => resolve()))
   const limit = new AbortController()
   const timer = setTimeout(() => limit.abort(), timeLimitMs)
   const stop = AbortSignal.any([signal, limit.signal])
-  const { exitCode, exitSignal } = await waitForExit(child, stop, { graceMs, stopSignal }).finally(() =>
-    clearTimeout(timer),
+  const ready = sandboxed && new Promise<void>((resolve) => start?.once('data', () => resolve()))
+  const { exitCode, exitSignal } = await waitForExit(child, stop, { graceMs, stopSignal, ready }).finally(
+    () => clearTimeout(timer),
   )
   await Promise.race([closed, sleep(OUTPUT_END_MS, undefined, { ref: false })])
-  for (const stream of [stdout, stderr, sandbox]) stream?.destroy()
+  for (const stream of [stdout, stderr, sandbox, start]) stream?.destroy()
   signal.throwIfAborted()
   return {
     // The status is written when the program has ended, and only if it was started.
@@ -110,17 +111,29 @@ interface ProcessExit {
   exitSignal: NodeJS.Signals | null
 }
 
+interface StopOptions {
+  graceMs: number
+  stopSignal: NodeJS.Signals
+  /** Fulfilled when signals reach the program; false if they always do. */
+  ready: Promise<void> | false
+}
+
 /** Waits for the exit. @param stop when it aborts, the group is requested to stop, and killed `graceMs` later */
 function waitForExit(
   child: ChildProcess,
   stop: AbortSignal,
-  { graceMs, stopSignal }: Required<Pick<ProcessGroupOptions, 'graceMs' | 'stopSignal'>>,
+  { graceMs, stopSignal, ready }: StopOptions,
 ): Promise<ProcessExit> {
   return new Promise((resolve, reject) => {
     let killTimer: NodeJS.Timeout | undefined
     addRunning(child)
+    const requestStop = () => {
+      if (running.has(child)) signalGroup(child, stopSignal)
+    }
     const onStop = () => {
-      signalGroup(child, stopSignal)
+      // A sandbox that is being set up would ignore the signal, and its program would never receive it.
+      if (ready) void ready.then(requestStop)
+      else requestStop()
       killTimer = setTimeout(() => signalGroup(child, 'SIGKILL'), graceMs)
     }
     const settle = () => {

@@ -58,7 +58,11 @@ const BASE = [
   ...['--unshare-user', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--cap-drop', 'ALL'],
   ...['--ro-bind', '/', '/', '--dev', '/dev', '--proc', '/proc'],
 ]
-const PROGRAM = ['--', 'env', '--default-signal=TERM']
+/** Starts the program. File descriptor 4 reports when SIGTERM is no longer ignored. */
+const PROGRAM = [
+  ...['--', 'env', '--default-signal=TERM'],
+  ...['/bin/sh', '-c', 'echo started >&4; exec "$@" 4>&-', 'sh'],
+]
 
 /**
  * Creates a sandbox, after testing once whether bubblewrap works: containers often forbid its namespaces.
@@ -77,7 +81,7 @@ function explainBubblewrapFailure(): string | undefined {
   const { error, status, stderr } = spawnSync(BASE[0]!, [...BASE.slice(1), ...PROGRAM, 'true'], {
     encoding: 'utf8',
     timeout: 10_000,
-    stdio: ['ignore', 'pipe', 'pipe', 'pipe'],
+    stdio: ['ignore', 'pipe', 'pipe', 'pipe', 'pipe'],
   })
   if (error) return error.message
   if (status === 127) return 'bwrap is not installed'

@@ -1,7 +1,11 @@
-/** A process group that the system cannot start. */
+/** Process groups that the system cannot start, or that are stopped while they start. */
 import { execFile } from 'node:child_process'
+import { existsSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
+import { runGroup } from '../../../../src/rollout/runners/process-group.ts'
+import { until } from '../../../helpers/until.ts'
 
 const MODULE = new URL('../../../../src/rollout/runners/process-group.ts', import.meta.url)
 
@@ -22,4 +26,18 @@ t.test('a command that cannot be started for lack of file descriptors fails with
   const args = ['-c', command, process.execPath, PROGRAM]
   const { stdout } = await promisify(execFile)('sh', args, { env: { PATH: process.env.PATH } })
   t.strictSame(stdout.trim().split('\n'), ['spawn /bin/true EMFILE', 'spawn /bin/true EMFILE'])
+})
+
+t.test('a sandbox that is stopped while it is being set up is signalled when it is ready', async (t) => {
+  const cwd = t.testdir()
+  const command =
+    'trap "" TERM; echo > begun; while [ ! -e stopped ]; do sleep 0.02; done; ' +
+    'trap - TERM; echo started >&4; while :; do sleep 0.02; done'
+  const options = { cwd, env: process.env, timeLimitMs: 3_600_000, graceMs: 3_600_000, sandboxed: true }
+  const stop = new AbortController()
+  const ended = runGroup(command, options, stop.signal)
+  await until(() => existsSync(join(cwd, 'begun')))
+  stop.abort(new Error('stopped'))
+  writeFileSync(join(cwd, 'stopped'), '')
+  await t.rejects(ended, { message: 'stopped' })
 })
