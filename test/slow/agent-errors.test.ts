@@ -4,6 +4,7 @@ import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t from 'tap'
 import { type ErrorCode, ProxyError, type ProxyErrorOptions } from '../../src/base/errors.ts'
+import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 
@@ -253,9 +254,11 @@ async function latestTurnId(api: SessionsApi): Promise<string> {
 t.test(
   'a prompt that exceeds the context has the code that agents know, in chat and in token mode',
   async (t) => {
-    const content = 'word '.repeat(140_000)
+    // A short context: after 15 s of silence, as on a busy machine, a stream reports its errors in events.
+    const engine = await startEngine(t, { model, contextLength: 512 })
+    const content = 'word '.repeat(1_000)
     for (const config of [{}, { tokenizer: 'embedded' }]) {
-      const proxy = await startProxy(t, { db: 'memory', ...config })
+      const proxy = await startProxy(t, { db: 'memory', engineUrls: [engine.url], ...config })
       const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
       const long = [{ role: 'user' as const, content }]
       const requests = {
