@@ -84,7 +84,9 @@ export async function runGroup(
   const limit = new AbortController()
   const timer = setTimeout(() => limit.abort(), timeLimitMs)
   const stop = AbortSignal.any([signal, limit.signal])
-  const ready = sandboxed && new Promise<void>((resolve) => start?.once('data', () => resolve()))
+  const ready = sandboxed
+    ? new Promise<void>((resolve) => start?.once('data', () => resolve()))
+    : Promise.resolve()
   const { exitCode, exitSignal } = await waitForExit(child, stop, { graceMs, stopSignal, ready }).finally(
     () => clearTimeout(timer),
   )
@@ -114,8 +116,8 @@ interface ProcessExit {
 interface StopOptions {
   graceMs: number
   stopSignal: NodeJS.Signals
-  /** Fulfilled when signals reach the program; false if they always do. */
-  ready: Promise<void> | false
+  /** Fulfilled when signals reach the program. A sandbox that is being set up ignores them. */
+  ready: Promise<void>
 }
 
 /** Waits for the exit. @param stop when it aborts, the group is requested to stop, and killed `graceMs` later */
@@ -131,9 +133,7 @@ function waitForExit(
       if (running.has(child)) signalGroup(child, stopSignal)
     }
     const onStop = () => {
-      // A sandbox that is being set up would ignore the signal, and its program would never receive it.
-      if (ready) void ready.then(requestStop)
-      else requestStop()
+      void ready.then(requestStop)
       killTimer = setTimeout(() => signalGroup(child, 'SIGKILL'), graceMs)
     }
     const settle = () => {
